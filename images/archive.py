@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -42,17 +42,22 @@ def files(archive: Path) -> dict[str, tarfile.TarInfo]:
     return found
 
 
-def read(archive: Path, path: str) -> bytes:
-    """A file of the image. Raises KeyError."""
-    found: bytes | None = None
+def contents(archive: Path, wanted: Callable[[str], bool] = lambda path: True) -> dict[str, bytes]:
+    """What is in plain files of the image that a container finds, of paths that are wanted."""
+    found: dict[str, bytes] = {}
     with _layers(archive) as layers:
         for layer in layers:
             for member in layer:
-                if _absolute(member.name) == path and (stream := layer.extractfile(member)):
-                    found = stream.read()
-    if found is None:
-        raise KeyError(path)
-    return found
+                path = _absolute(member.name)
+                if wanted(path) and member.isfile() and (stream := layer.extractfile(member)):
+                    found[path] = stream.read()
+    there = files(archive)
+    return {path: data for path, data in found.items() if path in there and there[path].isfile()}
+
+
+def read(archive: Path, path: str) -> bytes:
+    """A file of the image. Raises KeyError."""
+    return contents(archive, lambda one: one == path)[path]
 
 
 def _lay(found: dict[str, tarfile.TarInfo], member: tarfile.TarInfo) -> None:

@@ -110,6 +110,7 @@ PURPOSE = Label("purpose", ("compile", "measure", "idle"))
 OUTCOME = Label("outcome", ("optimized", "rolled_back", "crashed"))
 REASON = Label("reason", (*sorted(REFUSALS), OTHER))
 TARGET = Label("target", (*DEVICES, OTHER))
+TENSORFLOW = Label("tensorflow", (*(f"2.{minor}" for minor in range(15, 22)), OTHER))
 VERSION = Label("version", most=1)
 MOST_JOBS = 200
 """StitchedJobs that have series of their own: those that saved or lost most."""
@@ -222,6 +223,11 @@ COMPILING = (
         "stitch_unconfined_compiles_total", GATEWAY, COUNTER,
         "Compilations whose child could reach what it should not: workers without user namespaces",
         (Label("what", ("network", "files")),),
+    ),
+    Metric(
+        "stitch_queue_tasks", GATEWAY, GAUGE,
+        "Graphs that are with a worker, or wait for one and may have it by their namespace's "
+        "shares: what the number of workers follows", (TARGET, TENSORFLOW),
     ),
     Metric(
         "stitch_workers", GATEWAY, GAUGE,

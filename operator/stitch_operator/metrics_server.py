@@ -8,10 +8,13 @@ or a kubelet from being answered.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from socketserver import ThreadingMixIn
+from types import MappingProxyType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -31,9 +34,23 @@ def serve(host: str, port: int, application: Any) -> int:
     return int(server.server_address[1])
 
 
-def serve_metrics(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serves the metrics of a registry, at any path."""
-    return serve(host, port, make_wsgi_app(registry))
+def serve_metrics(
+    host: str,
+    port: int,
+    registry: CollectorRegistry,
+    documents: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+) -> int:
+    """Serves JSON at the paths of `documents`, and the metrics of a registry at any other."""
+    metrics = make_wsgi_app(registry)
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        document = documents.get(environ["PATH_INFO"])
+        if document is None:
+            return metrics(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(document()).encode()]
+
+    return serve(host, port, application)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

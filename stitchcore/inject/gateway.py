@@ -95,11 +95,14 @@ class Contact:
     said: Set[str] = field(default_factory=set)
 
 
-def body_of(request: Request, session: str) -> bytes:
+def body_of(request: Request, session: str, waits: bool) -> bytes:
     """The gzipped body of a submission; `preserve` and the rest as the worker reads them. The
-    session begins with it: what the job claims to have saved is bounded by the time since."""
+    session begins with it: what the job claims to have saved is bounded by the time since. A job
+    that waits for the answer goes before those of its namespace that run meanwhile."""
     graph = base64.b64encode(request.graph).decode()
     document = {**request.meta, "graph": graph, "session": session}
+    if waits:
+        document["waits"] = True
     return gzip.compress(json.dumps(document).encode(), 6)
 
 
@@ -338,7 +341,7 @@ class Gateway:
     def _ask(self, request: Request) -> None:
         try:
             if not request.key:
-                body = body_of(request, self._outbox.session)
+                body = body_of(request, self._outbox.session, self._config.wait > 0)
                 answer = self._call("POST", "/v1/graphs", body, ANSWER_BYTES)
             else:
                 limit = int(cache.SHARE * self._config.cache_limit)

@@ -6,12 +6,14 @@ proved and timed on the processor and by the TensorFlow it is made for.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 TASK = "stitch.compile"
 """One argument: the request's key. What it stands for lies in the store."""
+QUEUE = re.compile(r"stitch\.([a-z][a-z0-9_-]{0,63})\.tf(2\.[0-9]{1,3})")
 BROKERS = ("redis", "rediss", "redis+socket", "sentinel", "amqp", "amqps")
 SENTINEL = "sentinel://"
 MASTER = "mymaster"
@@ -28,6 +30,15 @@ def queue_name(target: str, tf: str) -> str:
     if major != "2" or not minor.isdigit():
         raise ValueError(f"{tf!r} is no version of TensorFlow 2")
     return f"stitch.{target}.tf2.{minor}"
+
+
+def queue_parts(name: str) -> tuple[str, str]:
+    """Target and TensorFlow's minor version ("2.21") of a queue. Raises ValueError for a name of
+    none."""
+    found = QUEUE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} is no queue's name")
+    return found[1], found[2]
 
 
 def check_broker(url: str) -> None:

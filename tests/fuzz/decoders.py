@@ -28,6 +28,7 @@ from stitchcore.artifact.check import check_files
 from stitchcore.errors import Refused
 from stitchcore.inject import client, gateway, reasons
 from stitchcore.inject.contract import MANIFEST_FORMAT
+from tests.fuzz import tables
 from tests.operator.gateway.support import graph, submission
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
@@ -119,6 +120,8 @@ DECODERS = {
         (_manifest(),),
     ),
     "review": Decoder(review.read, (ValueError,), (_pod(),)),
+    "table": Decoder(tables.cpu, (), tables.cpu_seeds()),
+    "cuda-table": Decoder(tables.cuda, (), tables.cuda_seeds()),
 }
 
 

@@ -22,7 +22,6 @@ CAPABILITIES = (
     f"{MONITORING}/ServiceMonitor",
     f"{MONITORING}/PrometheusRule",
     "keda.sh/v1alpha1/ScaledObject",
-    "keda.sh/v1alpha1/TriggerAuthentication",
     "stitchcore.io/v1alpha1/StitchPolicy",
 )
 Object = dict[str, Any]

@@ -14,9 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
+from stitch_operator import metrics_server
+from stitch_operator.gateway.__main__ import nested
 from stitch_operator.webhook.release import Release
 from stitchcore.service.queues import queue_name
 from tests.helm import charts
@@ -177,12 +181,27 @@ def test_a_task_is_given_its_grace() -> None:
                 assert int(limits["memory"].removesuffix("Gi")) * 2**30 > given.memory
 
 
-def test_keda_reads_the_queue_that_the_worker_reads() -> None:
+def test_keda_reads_the_figure_that_the_gateway_gives() -> None:
+    """From a port of its Service, and where the trigger says; workers may be none at first."""
     found = charts.of("keda")
     one = charts.one(found, "ScaledObject", "stitch-worker-cpu-tf221")
     (trigger,) = one["spec"]["triggers"]
-    assert trigger["metadata"]["listName"] == queue_name("cpu-x86-64-v4", "2.21")
-    assert trigger["metadata"]["address"] == f"stitch-redis.{NAMESPACE}.svc:6379"
+    queue = queue_name("cpu-x86-64-v4", "2.21")
+    assert one["spec"]["minReplicaCount"] == 0
+    pod = charts.one(found, "Deployment", "stitch-gateway")["spec"]["template"]["spec"]
+    given = PARSERS["stitch_operator.gateway"](pod["containers"][0]["args"][1:])
+    assert given.on_demand == [queue]
+    address, _, path = trigger["metadata"]["url"].removeprefix("http://").partition("/")
+    host, _, port = address.partition(":")
+    service = charts.one(found, "Service", host.removesuffix(f".{NAMESPACE}.svc"))
+    assert int(port) in {one["port"] for one in service["spec"]["ports"]}
+    where = metrics_server.serve_metrics(
+        "127.0.0.1", 0, CollectorRegistry(), {"/queues": lambda: nested({queue: 7})}
+    )
+    said = httpx.get(f"http://127.0.0.1:{where}/{path}", trust_env=False).json()
+    for name in trigger["metadata"]["valueLocation"].split("."):  # as GJSON walks a path
+        said = said[name]
+    assert said == 7
     assert "replicas" not in charts.one(found, "Deployment", "stitch-worker-cpu-tf221")["spec"]
     other = charts.one(found, "ScaledObject", "stitch-worker-cpu-tf215")["spec"]
     assert other["minReplicaCount"] == 2 and other["triggers"][0]["type"] == "prometheus"

@@ -18,7 +18,7 @@ from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS, CRDS, NAMESPACE
 
 OURS = {"part-of": "stitchcore", "instance": "stitch", "managed-by": "Helm"}
-FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication",
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject",
            "Certificate", "Issuer", "StitchPolicy"}  # fmt: skip
 """Kinds that are not Kubernetes' own."""
 OLDEST, *LAST = ("1.30", "1.35", "1.36", "1.37")
@@ -167,7 +167,7 @@ def test_a_cluster_that_lacks_their_kinds_gets_none_of_them() -> None:
         deployments = [made for made in plain if made["kind"] == "Deployment"]
         assert all("replicas" in made["spec"] for made in deployments), "a fixed number instead"
     kinds = {made["kind"] for made in [*charts.of("monitoring"), *charts.of("keda")]}
-    assert {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"} <= kinds
+    assert {"ServiceMonitor", "PrometheusRule", "ScaledObject"} <= kinds
 
 
 @everywhere

@@ -78,6 +78,7 @@ def test_combinations_fit(combination: str) -> None:
     jsonschema.Draft7Validator(SCHEMA).validate(given)
 
 
+DIGEST = f"sha256:{'ab' * 32}"
 BAD = {
     "an unknown name": ("webhok: {replicas: 2}", "webhok"),
     "an unknown name below": ("webhook: {replica: 2}", "replica"),
@@ -93,8 +94,13 @@ BAD = {
         "workers: {gpu: {tensorflow: '2.14'}}", "/workers/gpu/tensorflow"
     ),
     "a worker's name that is none": ("workers: {GPU: {tensorflow: '2.15'}}", "GPU"),
-    "a queue that nobody reads": (
-        "workers: {cpu-tf221: {keda: {enabled: true, minReplicas: 0}}}", "minReplicas"
+    "none of a queue that the gateway does not know": (
+        "workers: {cpu-tf221: {keda: {enabled: true, minReplicas: 0, triggers: [{type: cron}]}}}",
+        "needed for keda.minReplicas: 0",
+    ),
+    "an image without a digest": (
+        f"images: {{pinned: true, operator: {{digest: {DIGEST}}}, worker: {{digest: {DIGEST}}}, "
+        f"runtime: {{digest: {DIGEST}}}}}", "images.pinned: docker.io/library/redis"
     ),
     "a policy's word": ("policy: {spec: {maxMode: everything}}", "/policy/spec/maxMode"),
     "a policy's name": ("policy: {spec: {maxMod: off}}", "maxMod"),
@@ -114,11 +120,6 @@ BAD = {
     "a volume that one node mounts": ("store: {replicas: 2}", "ReadWriteMany"),
     "keda without a queue": (
         "workers: {cpu-tf221: {keda: {enabled: true}}}", "workers.cpu-tf221.target"
-    ),
-    "keda without a trigger": (
-        "workers: {cpu-tf221: {target: sm_90, keda: {enabled: true}}}\n"
-        "broker: {bundled: {enabled: false}, existingSecret: {name: theirs}}",
-        "workers.cpu-tf221.keda.triggers",
     ),
     "a name that is too long": (
         "workers: {a-worker-with-a-very-long-name-that-fits-nowhere-at-all: {tensorflow: '2.15'}}",

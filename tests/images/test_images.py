@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from images import archive, builder, catalogue
+from images import archive, builder, catalogue, sbom
 from images.catalogue import ROOT, TENSORFLOWS, Image
 from stitchcore.inject import build as native
 from tests.cluster.own_images import DEBIAN, REDIS, built
@@ -115,6 +115,17 @@ def test_services_hold_no_tensorflow_and_workers_no_service() -> None:
     assert {"stitchcore", "stitch_operator", "stitch_worker", "kubernetes", "s3fs"} <= operator
     assert {"stitchcore", "stitch_worker", "tensorflow", "celery", "s3fs"} <= worker
     assert "tensorflow" not in operator and "stitch_operator" not in worker
+
+
+@pytest.mark.parametrize("image", [OPERATOR, WORKER], ids=["operator", "worker"])
+def test_its_bill_names_every_package_with_the_wheel_that_is_locked(image: Image) -> None:
+    made = built(image).archive
+    parts = sbom.of_image(made)["components"]
+    python = [one for one in parts if one["purl"].startswith("pkg:pypi/")]
+    installed = [one for one in packages(made) if one.endswith(".dist-info")]
+    assert len(python) == len(installed) > 20
+    assert [one["name"] for one in python if "hashes" not in one] == []
+    assert {"libc6", "python3.11-minimal"} <= {one["name"] for one in parts}
 
 
 def test_the_runtime_is_what_a_job_needs_and_no_more() -> None:

@@ -52,6 +52,15 @@ def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> Non
         assert (tmp_path / "c" / "artifacts" / DIGEST / "kernels_00.so").read_bytes() == b"code"
 
 
+def test_a_job_that_waits_says_so(tmp_path: Path, key: Any, public_key: str) -> None:
+    """STITCH_WAIT: its first step is held back, so that it goes before those that run."""
+    with gateways.serve(tmp_path / "g", ready(gateways.tar(files(key, manifest())))) as server:
+        job = Job(server, tmp_path / "c", (public_key,), STITCH_WAIT="60")
+        job.source.submit(DIGEST, b"graph", META)
+        job.until("ready")
+        assert server.asked[0].document["waits"] is True
+
+
 @pytest.mark.slow
 def test_the_cache_spares_the_download_and_is_trusted_no_more_than_it(
     tmp_path: Path, key: Any, public_key: str

@@ -208,6 +208,13 @@ stitchcore.io/worker: {{ . | quote }}
 {{- if and .Values.ledger.existingSecret.name .Values.ledger.persistence.existingClaim -}}
 {{- fail "ledger.existingSecret.name and ledger.persistence.existingClaim are two ledgers: give one" -}}
 {{- end -}}
+{{- if .Values.images.pinned -}}
+{{- range $image := splitList "\n" (include "stitch.images" .) -}}
+{{- if not (contains "@sha256:" $image) -}}
+{{- fail (printf "images.pinned: %s has no digest" $image) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if has .Values.test.namespace (list "kube-system" "kube-node-lease") -}}
 {{- fail (printf "test.namespace: pods of %s are never injected" .Values.test.namespace) -}}
 {{- end -}}
@@ -216,13 +223,23 @@ stitchcore.io/worker: {{ . | quote }}
 {{- fail (printf "workers.%s: with the release's name this is too long a name for a Deployment's pods" $name) -}}
 {{- end -}}
 {{- $keda := $worker.keda | default dict -}}
-{{- if and $keda.enabled (not $keda.triggers) -}}
-{{- if not $.Values.broker.bundled.enabled -}}
-{{- fail (printf "workers.%s.keda.triggers: needed where the broker is not the bundled one" $name) -}}
-{{- end -}}
-{{- if not $worker.target -}}
+{{- if and $keda.enabled (not $worker.target) -}}
+{{- if not $keda.triggers -}}
 {{- fail (printf "workers.%s.target: needed by keda, the queue is named after it" $name) -}}
 {{- end -}}
+{{- if eq (include "stitch.keda.least" $worker) "0" -}}
+{{- fail (printf "workers.%s.target: needed for keda.minReplicas: 0, or no task would wait for the first worker" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Names of a queue are the gateway's (stitchcore/service/queues.py). */}}
+{{- define "stitch.queue" -}}
+stitch.{{ .target }}.tf{{ .tensorflow }}
+{{- end }}
+
+{{- /* The fewest workers of an entry under KEDA: none, where the gateway knows its queue. */}}
+{{- define "stitch.keda.least" -}}
+{{- if hasKey .keda "minReplicas" }}{{ .keda.minReplicas }}{{ else if .target }}0{{ else }}1{{ end }}
 {{- end }}

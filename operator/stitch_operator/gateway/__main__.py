@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -39,6 +40,7 @@ from stitch_operator.metrics_server import serve_metrics
 from stitchcore import __version__
 from stitchcore.options import broker_url, ledger_url
 from stitchcore.service import startup
+from stitchcore.service.queues import queue_parts
 from stitchcore.service.startup import needed
 
 LOCAL = "local"
@@ -83,11 +85,14 @@ def _run(given: argparse.Namespace) -> int:
             cache_scope=given.cache_scope,
             reader=given.reader,
             shares=Shares(given.running, given.core_seconds_a_day, dict(given.weight)),
+            on_demand=frozenset(given.on_demand),
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, startup.FREE, OverflowError):
-        serve_metrics(given.metrics_host, given.metrics_port, metrics.registry)
+        where = (given.metrics_host, given.metrics_port)
+        documents = {"/queues": lambda: nested(service.demand)}
+        serve_metrics(*where, metrics.registry, documents)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(service, listening, certificates))
     return 0
@@ -148,6 +153,24 @@ def _weight(text: str) -> tuple[str, float]:
     return name, float(weight)
 
 
+def _queue(text: str) -> str:
+    queue_parts(text)
+    return text
+
+
+def nested(demand: Mapping[str, int]) -> dict[str, Any]:
+    """Tasks of queues, a level for each part of a name: its dots are what KEDA's `valueLocation`
+    walks along."""
+    made: dict[str, Any] = {}
+    for name, count in demand.items():
+        *folders, last = name.split(".")
+        level = made
+        for folder in folders:
+            level = level.setdefault(folder, {})
+        level[last] = count
+    return made
+
+
 def _public_key(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         raise argparse.ArgumentTypeError("a public key has 64 hexadecimal digits")
@@ -199,6 +222,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--weight", type=_weight, action="append", default=[],
                         metavar="NAMESPACE=N",
                         help="what a namespace is given beside others (1)")  # fmt: skip
+    parser.add_argument("--on-demand", type=_queue, action="append", default=[],
+                        metavar="QUEUE",
+                        help="whose workers are started when tasks wait")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

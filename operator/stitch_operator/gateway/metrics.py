@@ -7,7 +7,7 @@ Served on a port of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -19,10 +19,12 @@ from stitch_operator.gateway.problems import Problem
 from stitch_operator.gateway.queue import Workers
 from stitch_operator.metrics import INFINITE, MICRO, OTHER, RATIOS, REFUSALS
 from stitchcore.errors import Reason
+from stitchcore.service.queues import queue_parts
 
 REASONS = REFUSALS | {one.reason for one in Problem}
 OUTCOMES = {"swap-ok": "optimized", "rolled-back": "rolled_back", "crashed-before": "crashed"}
 TARGETS = frozenset(metrics.TARGET.values)
+VERSIONS = frozenset(metrics.TENSORFLOW.values)
 OPEN = frozenset({"network", "files"})
 NANO = 1e9
 Series = dict[tuple[str, ...], float]
@@ -157,6 +159,7 @@ class Metrics:
         self._compile = metrics.histogram("stitch_compile_duration_seconds", made)
         self.requests = metrics.histogram("stitch_gateway_request_seconds", made)
         self.pending = metrics.gauge("stitch_gateway_pending", made)
+        self._tasks = metrics.gauge("stitch_queue_tasks", made)
         self._open = metrics.counter("stitch_unconfined_compiles_total", made)
         self.certificate = metrics.certificate(metrics.Part.GATEWAY, made)
         metrics.gauge("stitch_build_info", made).labels(version).set(1)
@@ -168,6 +171,20 @@ class Metrics:
     def compiled(self, target: str, seconds: float) -> None:
         """Observe how long a graph took from the queue to its answer."""
         self._compile.labels(target if target in TARGETS else OTHER).observe(seconds)
+
+    def queues(self, tasks: Mapping[str, int]) -> None:
+        """Tasks of each queue, by its name; those of targets and versions without a record are
+        summed up."""
+        counts: dict[tuple[str, str], int] = {}
+        for name, count in tasks.items():
+            target, minor = queue_parts(name)
+            labels = (
+                target if target in TARGETS else OTHER,
+                minor if minor in VERSIONS else OTHER,
+            )
+            counts[labels] = counts.get(labels, 0) + count
+        for labels, count in counts.items():
+            self._tasks.labels(*labels).set(count)
 
     def unconfined(self, what: str) -> None:
         """Count a compilation by what was open to its child; of a worker's word, what can be."""

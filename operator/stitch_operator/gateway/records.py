@@ -34,7 +34,8 @@ BESIDE_BYTES = 2**20
 
 
 class SubmitGraph(msgspec.Struct, frozen=True):
-    """POST /v1/graphs. `graph` is a serialized GraphDef (base64 in JSON), structure only."""
+    """POST /v1/graphs. `graph` is a serialized GraphDef (base64 in JSON), structure only; the job
+    `waits` where its first step is held back until the answer is there."""
 
     target: Target
     tf: Version
@@ -45,6 +46,7 @@ class SubmitGraph(msgspec.Struct, frozen=True):
     xla: bool = False
     deterministic: bool = False
     session: Session | None = None
+    waits: bool = False
 
     @property
     def minor(self) -> str:

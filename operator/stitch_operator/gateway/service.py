@@ -28,6 +28,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
 from stitch_operator.gateway.standing import (
+    PAUSE_SECONDS,
     SILENT_SECONDS,
     Next,
     Situation,
@@ -90,7 +91,8 @@ class Shares:
 class Parts:
     """What the gateway is made of. `public_keys` are added to those the signer publishes;
     `cache_scope` (NAMESPACE, CLUSTER) says whose graphs may share compiled kernels; bodies of calls
-    take `body_bytes` of memory at most. `reader` (namespace/account) may read of all workloads."""
+    take `body_bytes` of memory at most. `reader` (namespace/account) may read of all workloads. For
+    queues `on_demand` workers are started when tasks wait, so that there may be none yet."""
 
     store: Store
     queue: Queue
@@ -105,6 +107,7 @@ class Parts:
     body_bytes: int = BODY_BYTES
     reader: str = ""
     shares: Shares = field(default_factory=Shares)
+    on_demand: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class Handed:
     graph: bytes
     meta: str
     session: str | None
+    waits: bool
 
 
 @dataclass
@@ -155,6 +159,7 @@ class Service:
         self._idle = waiting.Reader(parts.store)
         self._memory = Memory(OrderedDict(), OrderedDict())
         self._memory.locks = tuple(asyncio.Lock() for _ in range(LOCKS))
+        self.demand: Mapping[str, int] = dict.fromkeys(parts.on_demand, 0)
         self._code = code_version()
         self.since = time.time()
         self._tasks: list[asyncio.Task[None]] = []
@@ -206,7 +211,8 @@ class Service:
             **{name: getattr(request, name) for name in META},
         }
         known = Known(key, graph.digest, request.target, request.minor, None, 0, None, None)
-        handed = Handed(request.graph, json.dumps(meta, sort_keys=True), request.session)
+        about = json.dumps(meta, sort_keys=True)
+        handed = Handed(request.graph, about, request.session, request.waits)
         return await self._stands(identity, known, handed)
 
     async def standing(self, identity: Identity, key: str) -> Standing:
@@ -271,7 +277,7 @@ class Service:
         queue = queue_name(known.target, known.tf)
         if status != "ready" or not published:
             known = await self._current(identity.namespace, known)
-        served = queue in self.parts.queue.served()
+        served = queue in self.parts.on_demand or queue in self.parts.queue.served()
         moments = (self._code, self.since, time.time())
         at = Situation(answer, published, known.enqueued, 0, served, *moments)
         step = decide(at)
@@ -295,8 +301,11 @@ class Service:
             await self._note_use(known.request)
         if step is Next.ENQUEUE:
             self._line(queue).add(identity.namespace, known.request, known)
+        if handed is not None and handed.waits and queue in self._lines:
+            self._lines[queue].urge(known.request)
+        if step is Next.ENQUEUE:
             await self._dispatch(queue)
-        return tell(known.request, step, answer, queue)
+        return tell(known.request, step, answer, queue, self._ahead(queue, known.request))
 
     async def _current(self, namespace: str, known: Known) -> Known:
         row = await self.ledger(self.parts.ledger.find, namespace, known.request)
@@ -368,10 +377,19 @@ class Service:
             found = self._lines[queue] = Line(self.parts.shares.most, self.parts.shares.weights)
         return found
 
+    def _ahead(self, queue: str, request: str) -> float:
+        """Tasks that go before a request, for each worker; no further than it matters."""
+        line, places = self._lines.get(queue), self.parts.queue.places(queue)
+        return 0.0 if line is None else line.ahead(request, int(PAUSE_SECONDS * places)) / places
+
+    def _may_run(self, namespace: str) -> bool:
+        """Whether the day's core seconds are not used up: what was taken in before waits too."""
+        return not self._budgets.take(namespace, 0, time.monotonic())
+
     async def _dispatch(self, queue: str) -> None:
         """Give workers that are free what is next. What cannot be enqueued is asked for again."""
         line = self._line(queue)
-        while (taken := line.take(self.parts.queue.places(queue))) is not None:
+        while (taken := line.take(self.parts.queue.places(queue), self._may_run)) is not None:
             try:
                 await self._enqueue(taken[2])
             except Rejected:
@@ -461,8 +479,15 @@ class Service:
     # In the background
 
     async def _follow(self) -> None:
-        """Watch what was enqueued, so that waits and durations are seen though nobody asks."""
+        """Watch what was enqueued, so that waits and durations are seen though nobody asks, and
+        workers that have come since get theirs."""
         self.metrics.pending.set(len(self._memory.pending))
+        wanted = {name: line.wanted(self._may_run) for name, line in self._lines.items()}
+        self.demand = {**self.demand, **wanted}
+        self.metrics.queues(self.demand)
+        for queue in list(self._lines):
+            with contextlib.suppress(Rejected):  # it is asked for again
+                await self._dispatch(queue)
         for request, known in list(self._memory.pending.items()):
             answer, _ = await self._answer(request)
             said = answer or {}
@@ -484,9 +509,11 @@ class Service:
                 self._waits_no_more(request)
 
     async def _give_up(self, known: Known, enqueued: float) -> None:
-        """A task that no worker has begun for so long takes nobody's place."""
+        """A task that no worker has begun for so long takes nobody's place, where there are any:
+        those that are started for it may take longer."""
         queue = queue_name(known.target, known.tf)
-        if time.time() - enqueued > SILENT_SECONDS and self._line(queue).done(known.request):
+        late = time.time() - enqueued > SILENT_SECONDS and queue in self.parts.queue.served()
+        if late and self._line(queue).done(known.request):
             await self._dispatch(queue)
 
     def _waits_no_more(self, request: str) -> None:

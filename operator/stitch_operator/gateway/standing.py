@@ -19,6 +19,8 @@ SILENT_SECONDS = 60.0
 OTHER_CODE_SECONDS = 600.0
 """While gateway and workers are of different code, a refusal is asked again this often."""
 NO_WORKER_SECONDS = 120.0
+PAUSE_SECONDS = 30.0
+"""At most between two questions of who waits in line: workers may be started meanwhile."""
 STARTING_SECONDS = 90.0
 """After its start a gateway does not know yet which workers there are."""
 
@@ -104,8 +106,12 @@ class Standing:
         return document
 
 
-def tell(request: str, found: Next, answer: Mapping[str, Any] | None, queue: str) -> Standing:
-    """The Standing of a request after `found` was acted on."""
+def tell(
+    request: str, found: Next, answer: Mapping[str, Any] | None, queue: str, ahead: float = 0.0
+) -> Standing:
+    """The Standing of a request after `found` was acted on; so many tasks are `ahead` of it for
+    each worker. None takes less than a second, so that who asks sooner learns nothing, and a
+    thousand jobs of one burst would keep the gateway busy with asking."""
     said = answer or {}
     if found is Next.READY:
         return Standing("ready", request, str(said["key"]))
@@ -122,7 +128,8 @@ def tell(request: str, found: Next, answer: Mapping[str, Any] | None, queue: str
     fresh = said.get("status") == "pending" and found is Next.WAIT
     stage = str(said.get("stage", "queued")) if fresh else "queued"
     done, total = (int(said.get(name) or 0) if fresh else 0 for name in ("done", "total"))
-    return Standing("pending", request, request, stage, done, total, retry_after=1.0)
+    pause = min(max(1.0, ahead), PAUSE_SECONDS)
+    return Standing("pending", request, request, stage, done, total, retry_after=pause)
 
 
 def crashed(request: str, artifact: str) -> Standing:

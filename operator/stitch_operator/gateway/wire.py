@@ -54,7 +54,8 @@ GRAPH: dict[str, str] = {
 OWN: dict[str, str] = {
     "SubmitGraph": (
         "1 string target; 2 string tf; 3 int32 abi; 4 int32 threads; 5 string* preserve;"
-        "6 bool xla; 7 bool deterministic; 8 bytes graph; 9 string session"
+        "6 bool xla; 7 bool deterministic; 8 bytes graph; 9 string session;"
+        "10 bool waits"
     ),
     "Outline": "8 bytes graph",
     "Event": (

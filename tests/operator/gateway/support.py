@@ -23,7 +23,6 @@ from stitch_operator.gateway.identity import Authenticator, Cached, Identity
 from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitch_operator.gateway.queue import queue_name
 from stitch_operator.gateway.service import (
     BODY_BYTES,
     RATES,
@@ -36,6 +35,7 @@ from stitch_operator.gateway.service import (
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
+from stitchcore.service.queues import queue_name
 
 TARGET, TF = "cpu-x86-64-v3", "2.21.0"
 QUEUE = "stitch.cpu-x86-64-v3.tf2.21"
@@ -163,6 +163,7 @@ def gateway(
     quota: Quota | None = None,
     places: int = 1000,
     shares: Shares | None = None,
+    on_demand: tuple[str, ...] = (),
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
@@ -178,6 +179,7 @@ def gateway(
             store_seconds=store_seconds,
             body_bytes=body_bytes,
             shares=shares or Shares(),
+            on_demand=frozenset(on_demand),
         )
     )
     with TestClient(application(service)) as client:
