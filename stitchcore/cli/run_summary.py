@@ -15,13 +15,14 @@ from rich.console import Console
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.cli import common, stored
-from stitchcore.cli.run_job import Graph, Record
+from stitchcore.cli.run_job import ARMS, Graph, Record
 from stitchcore.errors import Reason
 from stitchcore.inject.contract import MANIFEST
 from stitchcore.inject.speedup import speedup_text
 from stitchcore.report import schema
 from stitchcore.report.markup import saved_text
 from stitchcore.report.reasons import PAGE, meaning, mend
+from stitchcore.report.step_parts import Part, bound, bound_text, parts
 from stitchcore.report.view import ReasonRow, change, reasons
 
 FEW_CALLS = Reason.FEW_CALLS.value
@@ -74,6 +75,8 @@ class Step:
     memory: Mapping[str, Any] = field(default_factory=dict)  # the job's peak, bytes: `memory` event
     left: tuple[ReasonRow, ...] = ()  # operations that stay TensorFlow's, the most bytes first
     break_even: BreakEven | None = None  # None: compiled before this run, or not at all
+    parts: tuple[Part, ...] = ()  # where the step's time goes; none where no call was recorded
+    speedup_bound: float | None = None  # what stitching could gain of it at most
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def _step(graph: Graph, store: Path) -> Step:
     if graph.interval is not None and graph.baseline_ns and min(graph.interval) > 0:
         low, high = graph.interval
         speedup = (1 / graph.ratio, 1 / high, 1 / low)
+    told = _parts(graph)
     step = Step(
         graph.digest,
         graph.step,
@@ -137,6 +141,8 @@ def _step(graph: Graph, store: Path) -> Step:
         memory=graph.memory,
         refusals=graph.taken_back,
         break_even=_break_even(graph) if graph.compile_seconds else None,
+        parts=told,
+        speedup_bound=bound(told),
     )
     if manifest is None or folder is None:
         return step
@@ -156,6 +162,16 @@ def _step(graph: Graph, store: Path) -> Step:
             "left": _left(folder),
         }
     )
+
+
+def _parts(graph: Graph) -> tuple[Part, ...]:
+    """Of the step's times as they are told: compared ones, or else those of a step that was never
+    compared."""
+    original, stitched = (graph.recorded.get(arm) for arm in ARMS)
+    before, after = (graph.medians_ns.get(arm, 0.0) for arm in ARMS)
+    if graph.baseline_ns:
+        before, after = graph.baseline_ns, graph.stitched_ns
+    return parts(before / 1e9, original, after / 1e9, stitched)
 
 
 def _left(folder: Path) -> tuple[ReasonRow, ...]:
@@ -233,7 +249,7 @@ def _of_nothing(causes: Sequence[Cause]) -> list[str]:
 
 def _lines(step: Step) -> list[str]:
     name = f"[stitch] {step.kind} step {step.digest[:12]}".replace("  ", " ")
-    lines = [f"{name}: {_verdict(step)}"]
+    lines = [f"{name}: {_verdict(step)}", *_of_parts(step.parts)]
     if step.kernels_before:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)
         kernels = f"kernels {step.kernels_before} → {step.kernels_after}"
@@ -248,6 +264,26 @@ def _lines(step: Step) -> list[str]:
     if step.report:
         lines.append(f"  report: {step.report}")
     return lines
+
+
+def _of_parts(told: Sequence[Part]) -> list[str]:
+    """A line each, and what can be gained at most. Shares are of the step then."""
+    before = sum(part.before for part in told)
+    after = sum(part.after or 0.0 for part in told)
+    lines = []
+    for part in told:
+        line = (
+            f"  {part.name:<21} {common.seconds_text(part.before):>8} {_share(part.before, before)}"
+        )
+        if part.after is not None:
+            line += f" → {common.seconds_text(part.after):>8} {_share(part.after, after)}"
+        lines.append(line)
+    most = bound_text(tuple(told))
+    return [*lines, f"  {most}"] if most else lines
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole if whole else 0.0:>4.0%}"
 
 
 def _of_left(step: Step) -> list[str]:
