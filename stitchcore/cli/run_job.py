@@ -110,6 +110,7 @@ class Record:
     refusals: dict[str, int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)  # of the last refusal of each reason
     events: int = 0
+    tf: str = ""  # the version that the job has imported
 
     def add(self, event: Event) -> None:
         """Take one event in; later ones overrule earlier ones."""
@@ -119,6 +120,8 @@ class Record:
         if kind == "refused" and reason:
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
             self.details[reason] = str(event.get("detail") or "")
+        if kind == "started":
+            self.tf = str(event.get("tf") or "")
         if kind == "end":
             self._take_medians(event.get("steps"))
         if not digest:

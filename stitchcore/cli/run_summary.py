@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import platform
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,8 +24,10 @@ from stitchcore.errors import Reason
 from stitchcore.inject.contract import MANIFEST
 from stitchcore.inject.speedup import speedup_text
 from stitchcore.report import schema
+from stitchcore.report.job import Measured
 from stitchcore.report.markup import saved_text
 from stitchcore.report.reasons import PAGE, meaning, mend
+from stitchcore.report.render import html
 from stitchcore.report.step_parts import Part, bound, bound_text, parts
 from stitchcore.report.view import ReasonRow, change, reasons
 
@@ -75,6 +81,7 @@ class Step:
     memory: Mapping[str, Any] = field(default_factory=dict)  # the job's peak, bytes: `memory` event
     left: tuple[ReasonRow, ...] = ()  # operations that stay TensorFlow's, the most bytes first
     break_even: BreakEven | None = None  # None: compiled before this run, or not at all
+    key: str = ""  # of its artifact
     parts: tuple[Part, ...] = ()  # where the step's time goes; none where no call was recorded
     speedup_bound: float | None = None  # what stitching could gain of it at most
 
@@ -141,6 +148,7 @@ def _step(graph: Graph, store: Path) -> Step:
         memory=graph.memory,
         refusals=graph.taken_back,
         break_even=_break_even(graph) if graph.compile_seconds else None,
+        key=graph.key,
         parts=told,
         speedup_bound=bound(told),
     )
@@ -209,6 +217,49 @@ def _manifest(folder: Path | None) -> Manifest | None:
         return manifests.decode((folder / MANIFEST).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def measured(step: Step, command: str, machine: str) -> Measured:
+    """A step for its page."""
+    return Measured(
+        _verdict(step),
+        step.seconds_before,
+        step.seconds_after,
+        step.speedup,
+        step.parts,
+        _won_back(step.break_even) if step.break_even is not None else "",
+        command,
+        machine,
+    )
+
+
+def with_pages(summary: Summary, store: Path, command: Sequence[str], tf: str) -> Summary:
+    """Write the page of each step that has an artifact into the session's folder, with what the
+    job measured; where that cannot be done the artifact's own page is named."""
+    line = shlex.join(["stitch", "run", "--", *command])
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{processor()}, {cores} cores, Linux {platform.release()}, TensorFlow {tf}"
+    steps = []
+    for step in summary.steps:
+        folder = store / "artifacts" / step.key
+        page = store / "sessions" / summary.session / f"report-{step.digest[:12]}.html"
+        if step.report:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                report = schema.decode((folder / stored.REPORT).read_bytes())
+                told = measured(step, line, machine)
+                page.write_text(html(report, measured=told), encoding="utf-8")
+                step = replace(step, report=str(page))
+        steps.append(step)
+    return replace(summary, steps=tuple(steps))
+
+
+def processor() -> str:
+    """The processor's name."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def document(summary: Summary) -> dict[str, Any]:

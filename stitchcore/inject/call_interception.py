@@ -38,7 +38,7 @@ class Chooser(Protocol):
         """A call of one of them has ended well."""
 
     followed: Set[Hashable]
-    """Callers of which some calls are recorded (step_parts.py)."""
+    """Callers of which some calls are recorded (step_recorder.py)."""
 
     def begin_followed(self, caller: Hashable, mark: int, lifted: bool) -> None:
         """A call of one of them begins."""

@@ -29,7 +29,7 @@ from . import (
     redact,
     settings,
     step_monitor,
-    step_parts,
+    step_recorder,
     swap_group_member,
     swap_start,
     target,
@@ -71,7 +71,7 @@ class Hook:
         self._caller = call_interception.Caller()
         self.unconfirmed: Set[Hashable] = set()
         self.timed: Set[Hashable] = set()
-        self._recorder = step_parts.Recorder(native)
+        self._recorder = step_recorder.Recorder(native)
         self.followed = self._recorder.followed
         self._said: List[str] = []
         self._noted: set[Any] = set()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stitchcore.report import charts, sections
-from stitchcore.report.job import Job
+from stitchcore.report.job import Job, Measured
 from stitchcore.report.layout import HEIGHT, WIDTH
 from stitchcore.report.markup import Markup, data, digest, join, tag
 from stitchcore.report.schema import Report
@@ -16,9 +16,9 @@ from stitchcore.report.view import Page, view
 FOLDER = Path(__file__).parent
 
 
-def html(report: Report, job: Job | None = None) -> str:
+def html(report: Report, job: Job | None = None, measured: Measured | None = None) -> str:
     """The page of a report, and of the job that ran it."""
-    return render(view(report, job))
+    return render(view(report, job, measured))
 
 
 def render(page: Page) -> str:

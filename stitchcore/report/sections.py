@@ -10,6 +10,7 @@ from stitchcore.report import charts
 from stitchcore.report.markup import Markup, bytes_text, join, saved_text, seconds_text, tag
 from stitchcore.report.reasons import meaning
 from stitchcore.report.schema import Report, ReportKernel, ReportRegion
+from stitchcore.report.step_parts import bound_text
 from stitchcore.report.view import Interval, Page, change, interval, measured, number
 
 NONE = "–"
@@ -39,15 +40,22 @@ def header(page: Page) -> Markup:
     pairs: list[Pair] = [
         ("Kernels a step", report.kernels_before, report.kernels_after, "{:,}".format),
     ]
+    measured = page.measured
+    if measured is not None and measured.seconds_before and measured.seconds_after:
+        both = (measured.seconds_before, measured.seconds_after)
+        pairs.insert(0, ("A step", *both, seconds_text))
     if not report.bytes_saveable:
         label = "Bytes moved, memory-intensive part"
         pairs.append((label, report.bytes_before, report.bytes_after, bytes_text))
     if report.seconds_before and report.seconds_after:
         both = (number(report.seconds_before) or 0.0, number(report.seconds_after) or 0.0)
-        pairs.append(("Its time, as estimated", *both, seconds_text))
+        label = "Its time" if measured is None else "Memory-intensive part of stitched regions"
+        pairs.append((f"{label}, as estimated", *both, seconds_text))
     rows = [_pair(label, before, after, write) for label, before, after, write in pairs]
     if report.bytes_saveable:
-        rows.insert(1, _saved(report))
+        rows.insert(
+            len(rows) - bool(report.seconds_before and report.seconds_after), _saved(report)
+        )
     name = page.job.name if page.job is not None else report.title
     kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
     of = f"{kind} · {report.title} · for {report.target}" if page.job else f"for {report.target}"
@@ -57,8 +65,8 @@ def header(page: Page) -> Markup:
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
     share = change(after / before) if before > 0 else ""
-    if write is seconds_text and before > 0 and after > 0:
-        share = f"speed-up {speedup_text(before / after)}"
+    if write is seconds_text:  # a speed-up has an interval: the headline says it
+        share = ""
     description = f"{label}: {write(before)} before, {write(after)} after"
     return tag(
         "div",
@@ -99,6 +107,47 @@ def job(page: Page) -> Markup:
         "a whole step before over its time after; above 1 is faster."
     )
     return section("job", "What the job measured", tag("p", note), table(heads, rows))
+
+
+def step_parts(page: Page) -> Markup:
+    """Where the time of a step goes, where a job has recorded it."""
+    told = page.measured.parts if page.measured is not None else ()
+    if not told:
+        return Markup("")
+    stitched = all(part.after is not None for part in told)
+    before, after = [part.before for part in told], [part.after or 0.0 for part in told]
+    rows = [
+        (
+            join((charts.plain_swatch(number), " ", part.name)),
+            *_part(part.before, sum(before)),
+            *(_part(part.after or 0.0, sum(after)) if stitched else ()),
+        )
+        for number, part in enumerate(told)
+    ]
+    heads = ("part", "before>", "of the step>", *(("after>", "of the step>") if stitched else ()))
+    both = [before, after] if stitched else [before]
+    label = "Where the time of a step goes" + (", before (above) and after" if stitched else "")
+    drawn = tag("figure", charts.stacked(both, label))
+    most = bound_text(told)
+    text = [tag("p", f"{most[:1].upper()}{most[1:]}.")] if most else []
+    return section("time", label, drawn, table(heads, rows), *text)
+
+
+def _part(seconds: float, whole: float) -> tuple[str, str]:
+    return seconds_text(seconds), f"{seconds / whole if whole > 0 else 0.0:.0%}"
+
+
+def cost(page: Page) -> Markup:
+    """What the compilation cost, and how to have all this again."""
+    told = page.measured
+    if told is None:
+        return Markup("")
+    lines = [told.cost[:1].upper() + told.cost[1:] + "." if told.cost else ""]
+    lines.append(f"On {told.machine}." if told.machine else "")
+    shown = [tag("p", line) for line in lines if line]
+    if told.command:
+        shown.append(tag("p", "Again: ", tag("code", told.command)))
+    return section("cost", "What it cost, and how to reproduce it", *shown)
 
 
 def graph(page: Page) -> Markup:
@@ -417,7 +466,10 @@ def table(
 
 
 def everything(page: Page) -> Markup:
-    """The page's body in the order of a reader's questions: did it help, what was fused, what was
-    left and why, how good were the estimates, how it was made."""
-    sections = (job, graph, kernels, reasons, regions, prediction, planners, operations, rest)
+    """The page's body in the order of a reader's questions: did it help, where the time goes, what
+    was fused, what was left and why, what it cost, how good the estimates were, how it was made."""
+    sections = (
+        *(step_parts, job, graph, kernels, reasons, cost, regions, prediction, planners),
+        *(operations, rest),
+    )
     return join((header(page), tag("main", *(write(page) for write in sections))))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.inject.speedup import speedup_text
-from stitchcore.report.job import Job
+from stitchcore.report.job import Job, Measured
 from stitchcore.report.layout import Layout, place
 from stitchcore.report.markup import bytes_text
 from stitchcore.report.reasons import meaning, mend
@@ -81,10 +81,11 @@ class Page:
     points_of: str
     reasons: tuple[ReasonRow, ...]
     job: Job | None = None
+    measured: Measured | None = None
 
 
-def view(report: Report, job: Job | None = None) -> Page:
-    """The page of `report`, with what `job` measured."""
+def view(report: Report, job: Job | None = None, measured: Measured | None = None) -> Page:
+    """The page of `report`, with what `job` measured of all its steps, or of this one."""
     count = len(report.nodes)
     inputs = tuple(
         tuple(dict.fromkeys(u for u in node.inputs if 0 <= u < count and u != v))
@@ -94,7 +95,7 @@ def view(report: Report, job: Job | None = None) -> Page:
     points, of = _points(report)
     return Page(
         report,
-        _of_job(job) if job is not None else _headline(report),
+        _title(report, job, measured),
         place(inputs),
         inputs,
         tuple(node.kernel if node.kernel in known else NO_KERNEL for node in report.nodes),
@@ -104,6 +105,7 @@ def view(report: Report, job: Job | None = None) -> Page:
         of,
         reasons(report),
         job,
+        measured,
     )
 
 
@@ -142,6 +144,20 @@ def change(ratio: float) -> str:
 
 
 # ---- the headline ------------------------------------------------------------------------------
+def _title(report: Report, job: Job | None, measured: Measured | None) -> Headline:
+    if job is not None:
+        return _of_job(job)
+    if measured is None:
+        return _headline(report)
+    if measured.speedup is None:
+        return Headline("–", "no speed-up was measured", measured.verdict, None)
+    middle, low, high = measured.speedup
+    how = f"{measured.verdict}. Measured in the job itself: steps of both kinds took turns."
+    gained = True if low > 1 else False if high < 1 else None
+    of = f"speed-up of the whole step [{low:.3f}, {high:.3f}]"
+    return Headline(speedup_text(middle), of, how, gained)
+
+
 def _of_job(job: Job) -> Headline:
     unit = "core-seconds" if job.device == "cpu" else f"{job.device.upper()} seconds"
     costs = f"{job.saved:,.1f} saved, {job.lost:,.1f} lost, {job.spent:,.1f} spent on building"
