@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-
 MATRIX, MEMORY, INPUT, EXECUTOR, OTHER = "matrix", "memory", "input", "executor", "other"
 
 _MATRIX = re.compile(r"MatMul|Conv[23]D|DepthwiseConv|Einsum|CudnnRNN|BlockLSTM|GRUBlock")
@@ -19,7 +18,7 @@ _OTHER = re.compile(
     r"Pool|Xla|PyFunc|Collective|Nccl|(Send|Recv)$|Summary|Dataset|Queue|File|Decode"
 )
 _CALLS_OTHERS = re.compile(r"(Stateful)?PartitionedCall|(Stateless)?(While|If|Case)")
-_OPERATION = re.compile(r".+:([A-Za-z_][A-Za-z0-9_]*)")  # the node's name, its kernel's type
+_OPERATION = re.compile(r"[^:]+:([A-Za-z_][A-Za-z0-9_]*)")  # the node's name, its kernel's type
 _OF_STEP = re.compile(r"(?:^|[#,])(?:id|step_id)=(-?\d+)")
 PIPELINE_THREADS = "tf_data"
 PIPELINE_CALL = "InstantiatedCapturedFunction::"
@@ -41,15 +40,16 @@ def parsed(text: str) -> Tuple[List[Event], Set[int]]:
     events: List[Event] = []
     pipeline: Set[int] = set()
     thread = 0
-    for line in text.splitlines():
-        begin, _, rest = line.partition("\t")
-        if not begin:
+    for line in text.split("\n"):
+        begin, tab, rest = line.partition("\t")
+        if tab and not begin:
             thread += 1
             if rest.startswith(PIPELINE_THREADS):
                 pipeline.add(thread)
             continue
-        end, _, name = rest.partition("\t")
-        events.append(Event(thread, int(begin), int(end), name))
+        end, tab, name = rest.partition("\t")
+        if tab:
+            events.append(Event(thread, int(begin), int(end), name))
     return events, pipeline
 
 

@@ -4,6 +4,7 @@ however broken, is drawn."""
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from stitchcore.errors import Reason
 from stitchcore.report import charts, layout, markup, render, sections, view
 from stitchcore.report import schema as reports
-from stitchcore.report.job import Job
+from stitchcore.report.job import Job, Measured
 from stitchcore.report.schema import Report, ReportKernel, ReportNode, ReportRegion
+from stitchcore.report.step_parts import Part
 from tests.report import samples
 
 
@@ -146,6 +148,42 @@ def test_an_estimate_says_that_it_is_one() -> None:
     assert (headline.value, headline.gained) == ("4.000", True)
     assert "nothing was timed" in headline.how
     assert view.view(Report("r", "cpu")).headline.how.startswith("Nothing was stitched")
+
+
+def measured(**fields: object) -> Measured:
+    parts = (Part("matrix work", 6e-3, 6e-3), Part("memory-intensive work", 4e-3, 2e-3))
+    told = Measured("10 ms → 8 ms, speed-up 1.250 [1.200, 1.300]", 10e-3, 8e-3, (1.25, 1.2, 1.3),
+                    parts, "compiled in 6 s", "stitch run -- python <b>", "a <machine>")  # fmt: skip
+    return dataclasses.replace(told, **fields)  # type: ignore[arg-type]
+
+
+def test_a_page_of_a_jobs_step_says_what_the_job_measured() -> None:
+    """In the order of a reader's questions, and no second figure of the same."""
+    page = render.html(samples.hostile(), measured=measured())
+    assert "speed-up of the whole step [1.200, 1.300]" in page
+    assert "speed-up of the timed regions" not in page
+    order = [page.index(f'id="{name}"') for name in ("time", "graph", "kernels", "reasons", "cost")]
+    assert order == sorted(order)
+    assert "A speed-up of 1.667 at most" in page, "10 ms less 4"
+    assert "&lt;machine&gt;" in page and "python &lt;b&gt;" in page
+    assert "60%" in page and "75%" in page, "6 of 10 ms, 6 of 8"
+    alone = tuple(dataclasses.replace(part, after=None) for part in measured().parts)
+    assert "and after" not in Outline(render.html(samples.hostile(), measured=measured(
+        parts=alone))).texts["h2"][0]  # fmt: skip
+
+
+def test_a_page_without_a_speed_up_says_why() -> None:
+    why = "runs as it was, slower"
+    made = view.view(samples.hostile(), measured=measured(speedup=None, verdict=why))
+    assert (made.headline.value, made.headline.how) == ("–", why)
+    assert 'id="time"' not in render.html(samples.hostile()), "no job, no parts"
+
+
+def test_parts_are_drawn_on_one_scale() -> None:
+    drawn = charts.stacked([[6.0, 4.0], [6.0, 2.0]], "x")
+    assert re.findall(r'x="([0-9.]+)" y="\d+" width="([0-9.]+)"', drawn) == [
+        ("0.000", "60.000"), ("60.000", "40.000"), ("0.000", "60.000"), ("60.000", "20.000"),
+    ]  # fmt: skip
 
 
 def test_a_change_that_rounds_to_nothing_has_no_minus() -> None:
