@@ -6,18 +6,33 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const count = data.names.length;
-const WIDTH = 150, HEIGHT = 34, STEP_X = WIDTH + 14, STEP_Y = HEIGHT + 28, COLUMN_GAP = 72;
+const WIDTH = 160, HEIGHT = 34, STEP_X = WIDTH + 14, STEP_Y = HEIGHT + 28, COLUMN_GAP = 72;
 const ABREAST = 12;      // items of a layer side by side; further ones stand in rows below
 const ASPECT = 1.9;      // width over height that the whole should have
 const SWEEPS = 2;
-const FIRST_SHOWN = 40;  // groups are opened, the largest first, up to so many items at the start
+const FIRST_SHOWN = 20;  // items at the start: groups of groups are opened, the largest first
 const text = (table, v) => data.strings[table[v]];
 
 // ---- groups: a tree of name scopes, the user's own where the graph still has them --------------
 const CALLS = /^(Stateful)?PartitionedCall(_\d+)?$/;  // what inlining puts before a name
-const scopesOf = (v) => {
+const SOURCES = "inputs and constants", OUTSIDE = "outside of scopes";
+const named = (v) => {
   const parts = (text(data.written, v) || data.names[v]).split("/");
   return parts.slice(0, -1).filter((part) => part && !CALLS.test(part));
+};
+const works = (v) => data.kernel[v] >= 0 || data.reasons[v] > 0;
+const scopesOf = (v, byKernel) => {
+  const scopes = named(v);
+  if (scopes.length || (works(v) && (byKernel || count <= FIRST_SHOWN))) return scopes;
+  return [works(v) ? OUTSIDE : SOURCES];
+};
+const hasScopes = () => {  // of half of what does work
+  let inside = 0, all = 0;
+  for (let v = 0; v < count; v += 1) {
+    all += works(v);
+    inside += works(v) && named(v).length > 0;
+  }
+  return 2 * inside >= all;
 };
 const group = (name, parent, kernel = -1) => ({
   name, parent, kernel, groups: new Map(), nodes: [], size: 0, open: false,
@@ -46,7 +61,7 @@ const grown = (byKernel) => {
       at = within(root, `\u0000${k}`);
       at.kernel = k;
       at.name = `Kernel ${k}`;
-    } else for (const name of scopesOf(v)) at = within(at, name);
+    } else for (const name of scopesOf(v, byKernel)) at = within(at, name);
     at.nodes.push(v);
   }
   chained(root);
@@ -61,9 +76,10 @@ const grown = (byKernel) => {
 const everyGroup = (one, act) => {
   for (const inner of one.groups.values()) { act(inner); everyGroup(inner, act); }
 };
+const pathOf = (one) => (one.parent && one.parent.parent ? `${pathOf(one.parent)}/` : "") + one.name;
 const membersOf = (one) => {
-  const found = [...one.nodes];
-  everyGroup(one, (inner) => found.push(...inner.nodes));
+  let found = one.nodes;
+  everyGroup(one, (inner) => { found = found.concat(inner.nodes); });
   return found;
 };
 const openSome = (root) => {
@@ -72,7 +88,8 @@ const openSome = (root) => {
   while (closed.length) {
     closed.sort((a, b) => a.size - b.size);
     const largest = closed.pop(), more = largest.groups.size + largest.nodes.length - 1;
-    if (shown + more > FIRST_SHOWN && count > FIRST_SHOWN) continue;
+    const few = count <= FIRST_SHOWN;
+    if (!few && (shown + more > FIRST_SHOWN || largest.groups.size < 2)) continue;
     largest.open = true;
     shown += more;
     closed.push(...largest.groups.values());
@@ -115,8 +132,9 @@ const layered = (inputs) => {  // a source stands right above its first reader
   return layers;
 };
 const ordered = (inputs, readers, layers) => {  // barycentres (Sugiyama, Tagawa, Toda)
-  const members = [];
-  layers.forEach((layer, v) => (members[layer] ||= []).push(v));
+  const most = layers.reduce((one, other) => Math.max(one, other), -1);
+  const members = Array.from({ length: most + 1 }, () => []);
+  layers.forEach((layer, v) => members[layer].push(v));
   const place = new Float64Array(inputs.length);
   const settle = (layer) => layer.forEach((v, i) => { place[v] = i - (layer.length - 1) / 2; });
   members.forEach(settle);
@@ -133,7 +151,7 @@ const ordered = (inputs, readers, layers) => {  // barycentres (Sugiyama, Tagawa
 };
 const columnsOf = (widths, starts) => {  // a column ends with a layer where one ends soon enough
   const mean = widths.reduce((sum, width) => sum + width, 0) / (widths.length || 1);
-  const wide = Math.max(0, ...widths) + 1;
+  const wide = widths.reduce((one, other) => Math.max(one, other), 0) + 1;
   const columns = Math.max(1, Math.sqrt(ASPECT * widths.length * STEP_Y
     / ((mean + wide) / 2 * STEP_X)));
   const high = Math.max(4, Math.ceil(widths.length / columns));

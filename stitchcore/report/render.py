@@ -8,12 +8,12 @@ from typing import Any
 
 from stitchcore.report import charts, sections
 from stitchcore.report.job import Job, Measured
-from stitchcore.report.layout import HEIGHT, WIDTH
 from stitchcore.report.markup import Markup, data, digest, join, tag
 from stitchcore.report.schema import Report
 from stitchcore.report.view import Page, view
 
 FOLDER = Path(__file__).parent
+SCRIPTS = ("layout.js", "graph.js", "page.js")
 
 
 def html(report: Report, job: Job | None = None, measured: Measured | None = None) -> str:
@@ -63,10 +63,11 @@ HEADERS_ONLY = "; frame-ancestors 'none'; sandbox allow-scripts"
 
 @lru_cache(maxsize=1)
 def _assets() -> tuple[str, str]:
-    style, graph, rest = (
-        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "graph.js", "page.js")
+    style, *scripts = (
+        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", *SCRIPTS)
     )
-    return style, f"(() => {{\n{graph}\n{rest}}})();\n"
+    script = "\n".join(scripts)
+    return style, f"(() => {{\n{script}}})();\n"
 
 
 class _Strings:
@@ -85,16 +86,10 @@ class _Strings:
 
 def _data(page: Page) -> dict[str, Any]:
     """What the script draws: columns of nodes, kernels, texts by name of a kernel."""
-    strings, placed, report = _Strings(), page.layout, page.report
+    strings, report = _Strings(), page.report
     nodes = report.nodes
     known = {row.reason: row.meaning for row in page.reasons}
     return {
-        "node": {"width": WIDTH, "height": HEIGHT},
-        "width": placed.width,
-        "height": placed.height,
-        "rows": placed.rows,
-        "x": placed.x,
-        "y": placed.y,
         "inputs": page.inputs,
         "names": [node.name for node in nodes],
         "written": [strings(node.written) for node in nodes],

@@ -154,8 +154,8 @@ def graph(page: Page) -> Markup:
     """The graph's stage and its panel, filled by the script; the table twin comes after."""
     count = len(page.report.nodes)
     keys = (
-        "Arrow keys walk along inputs and consumers, plus and minus zoom, 0 fits, Enter opens the "
-        "kernel, Escape lets go. Drag moves; Ctrl and the wheel zoom."
+        "A click or Enter opens a group, Backspace closes it. Arrow keys walk along inputs and "
+        "consumers, plus and minus zoom, 0 fits, Escape lets go. Drag moves, Ctrl + wheel zooms."
     )
     stage = tag(
         "div",
@@ -171,8 +171,9 @@ def graph(page: Page) -> Markup:
     return section(
         "graph",
         "What was fused",
-        tag("p", f"{count:,} operations. One colour and number is one kernel; dashed: left as it "
-            "was, with a reason; plain: no work of its own."),
+        tag("p", f"{count:,} operations, in the script's name scopes. One colour and number is "
+            "one kernel; a pile is a group, its stripe says which kernels hold what part of it; "
+            "dashed: left as it was, with a reason; plain: no work of its own."),
         _tools(),
         tag("div", stage, panel, class_="split"),
         tag("p", id="said", role="status", class_="visually-hidden"),
@@ -190,6 +191,11 @@ def _tools() -> Markup:
         tag("input", id="search", type="search", placeholder="operation, opcode or reason",
             autocomplete="off", spellcheck="false"),
         tag("output", id="matches", for_="search"),
+        tag("label", "Groups", for_="groups"),
+        tag("select", tag("option", "name scopes", value="scopes"),
+            tag("option", "kernels", value="kernels"), id="groups"),
+        button("open", "Open all groups", "Open all"),
+        button("close", "Close all groups", "Close all"),
         tag("span", class_="gap"),
         button("closer", "Zoom in", "+"),
         button("wider", "Zoom out", "−"),

@@ -14,8 +14,7 @@ from typing import Any
 
 from stitchcore.inject.speedup import speedup_text
 from stitchcore.report.job import Job, Measured
-from stitchcore.report.layout import Layout, place
-from stitchcore.report.markup import bytes_text
+from stitchcore.report.markup import bytes_text, seconds_text
 from stitchcore.report.reasons import meaning, mend
 from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportNode, ReportRegion
 
@@ -72,7 +71,6 @@ class Page:
 
     report: Report
     headline: Headline
-    layout: Layout
     inputs: tuple[tuple[int, ...], ...]
     kernel_of: tuple[int, ...]
     kernels: tuple[ReportKernel, ...]
@@ -96,7 +94,6 @@ def view(report: Report, job: Job | None = None, measured: Measured | None = Non
     return Page(
         report,
         _title(report, job, measured),
-        place(inputs),
         inputs,
         tuple(node.kernel if node.kernel in known else NO_KERNEL for node in report.nodes),
         report.kernels,
@@ -152,7 +149,8 @@ def _title(report: Report, job: Job | None, measured: Measured | None) -> Headli
     if measured.speedup is None:
         return Headline("–", "no speed-up was measured", measured.verdict, None)
     middle, low, high = measured.speedup
-    how = f"{measured.verdict}. Measured in the job itself: steps of both kinds took turns."
+    before, after = seconds_text(measured.seconds_before), seconds_text(measured.seconds_after)
+    how = f"A step took {before} and takes {after}: both kinds took turns in the job itself."
     gained = True if low > 1 else False if high < 1 else None
     of = f"speed-up of the whole step [{low:.3f}, {high:.3f}]"
     return Headline(speedup_text(middle), of, how, gained)
