@@ -234,23 +234,28 @@ def measured(step: Step, command: str, machine: str) -> Measured:
 
 
 def with_pages(summary: Summary, store: Path, command: Sequence[str], tf: str) -> Summary:
-    """Write the page of each step that has an artifact into the session's folder, with what the
-    job measured; where that cannot be done the artifact's own page is named."""
+    """Write the page of each step into the session's folder, with what the job measured; where that
+    cannot be done the artifact's own page is named."""
     line = shlex.join(["stitch", "run", "--", *command])
     cores = len(os.sched_getaffinity(0))
     machine = f"{processor()}, {cores} cores, Linux {platform.release()}, TensorFlow {tf}"
     steps = []
     for step in summary.steps:
-        folder = store / "artifacts" / step.key
         page = store / "sessions" / summary.session / f"report-{step.digest[:12]}.html"
-        if step.report:
-            with contextlib.suppress(OSError, msgspec.DecodeError):
-                report = schema.decode((folder / stored.REPORT).read_bytes())
-                told = measured(step, line, machine)
-                page.write_text(html(report, measured=told), encoding="utf-8")
-                step = replace(step, report=str(page))
+        told = measured(step, line, machine)
+        with contextlib.suppress(OSError):
+            page.write_text(html(_report(step, store), measured=told), encoding="utf-8")
+            step = replace(step, report=str(page))
         steps.append(step)
     return replace(summary, steps=tuple(steps))
+
+
+def _report(step: Step, store: Path) -> schema.Report:
+    """What the step's artifact tells; of a step that has none, that it has none."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        file = store / "artifacts" / step.key / stored.REPORT
+        return schema.decode(file.read_bytes())
+    return schema.Report(f"graph {step.digest[:12]}", "")
 
 
 def processor() -> str:

@@ -1,9 +1,10 @@
 """Where the time of a call goes, by what TensorFlow's own record says of it (step_recorder.py).
 
 Each moment of a recorded call belongs to what runs in it: matrix work, memory-intensive work or
-other operations (shared evenly where several run), else to the wait for input, else to the
-executor, which then only starts and hands on. So the parts are the call, whatever runs side by
-side.
+other operations (shared evenly where several run); else it is other's where an operation calls a
+program that says nothing of itself (XLA's, before TensorFlow 2.21), else the wait for input, else
+the executor's, which then only starts and hands on. So the parts are the call, whatever runs side
+by side.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ _MATRIX = re.compile(r"MatMul|Conv[23]D|DepthwiseConv|Einsum|CudnnRNN|BlockLSTM|
 _OTHER = re.compile(
     r"Pool|Xla|PyFunc|Collective|Nccl|(Send|Recv)$|Summary|Dataset|Queue|File|Decode"
 )
-_CALLS_OTHERS = re.compile(r"(Stateful)?PartitionedCall|(Stateless)?(While|If|Case)")
+_CALLS_OTHERS = re.compile(r"(Stateful)?PartitionedCall|(Stateless)?(While|If|Case)|__inference.*")
 _OPERATION = re.compile(r"[^:]+:([A-Za-z_][A-Za-z0-9_]*)")  # the node's name, its kernel's type
 _OF_STEP = re.compile(r"(?:^|[#,])(?:id|step_id)=(-?\d+)")
 PIPELINE_THREADS = "tf_data"
 PIPELINE_CALL = "InstantiatedCapturedFunction::"
-RUNNING = "ExecutorState::Process"
+RUNNING = "ExecutorState::Process#"
+STARTED = re.compile(r"ExecutorState::ProcessAsync::Start#.*\bkernel_type=([A-Za-z_]\w*)")
+XLA_PROGRAM, XLA_OPERATION = "CpuExecutable::", "#hlo_op="
+_XLA_MATRIX = re.compile(r"(?i).*(dot|matmul|gemm|conv(?!ert))")
 AWAITED = ("IteratorGetNextOp::DoCompute", "MultiDeviceIteratorGetNext")
 
 
@@ -53,16 +57,34 @@ def parsed(text: str) -> Tuple[List[Event], Set[int]]:
     return events, pipeline
 
 
-def part_of(operation: str) -> Optional[str]:
-    """The part that the time of an operation belongs to, by its kernel's type; None for one that
-    only calls others."""
+CALLING = "calling"  # an operation that runs others, or a whole program
+
+
+def part_of(operation: str) -> str:
+    """The part that the time of an operation belongs to, by its kernel's type."""
     if _CALLS_OTHERS.fullmatch(operation):
-        return None
+        return CALLING
     if "GetNext" in operation:
         return INPUT
     if _MATRIX.search(operation):
         return MATRIX
     return OTHER if _OTHER.search(operation) else MEMORY
+
+
+def _part(event: Event, pipeline: Set[int]) -> Optional[str]:
+    """None for what is no work."""
+    head, _, _ = event.name.partition("#")
+    if event.name.startswith(AWAITED):
+        return INPUT
+    if event.thread in pipeline:
+        return None
+    if XLA_OPERATION in event.name:
+        return MATRIX if _XLA_MATRIX.match(head) else MEMORY
+    started = STARTED.match(event.name)
+    if event.name.startswith(XLA_PROGRAM) or (started and _CALLS_OTHERS.fullmatch(started[1])):
+        return CALLING
+    operation = _OPERATION.fullmatch(head)
+    return part_of(operation[1]) if operation else None
 
 
 def shares(text: str, begin: int, end: int) -> Dict[str, float]:
@@ -71,15 +93,9 @@ def shares(text: str, begin: int, end: int) -> Dict[str, float]:
     changes: List[Tuple[int, str, int]] = []
     for event in _of_the_step(events, pipeline):
         first, last = max(event.begin, begin), min(event.end, end)
-        awaited = event.name.startswith(AWAITED)
-        operation = _OPERATION.fullmatch(event.name.partition("#")[0])
-        if last <= first or not (awaited or (operation and event.thread not in pipeline)):
-            continue
-        part = INPUT if awaited or operation is None else part_of(operation[1])
+        part = _part(event, pipeline) if first < last else None
         if part is not None:
             changes += [(first, part, 1), (last, part, -1)]
-    if not changes:  # one XLA program
-        return {**dict.fromkeys((MATRIX, MEMORY, EXECUTOR, INPUT), 0.0), OTHER: 1.0}
     changes.sort()
     return _swept(changes, begin, end)
 
@@ -103,19 +119,17 @@ def _of_the_step(events: List[Event], pipeline: Set[int]) -> Iterable[Event]:
 
 def _swept(changes: List[Tuple[int, str, int]], begin: int, end: int) -> Dict[str, float]:
     spent = dict.fromkeys((MATRIX, MEMORY, EXECUTOR, INPUT, OTHER), 0.0)
-    running = dict.fromkeys((MATRIX, MEMORY, OTHER), 0)
-    awaited, before = 0, begin
-    for moment, part, by in [*changes, (end, EXECUTOR, 0)]:
-        length, count = moment - before, sum(running.values())
+    running = dict.fromkeys((MATRIX, MEMORY, OTHER, CALLING, INPUT), 0)
+    before = begin
+    for moment, part, by in [*changes, (end, INPUT, 0)]:
+        length = moment - before
+        count = running[MATRIX] + running[MEMORY] + running[OTHER]
         if count:
-            for name, several in running.items():
-                spent[name] += length * several / count
+            for name in (MATRIX, MEMORY, OTHER):
+                spent[name] += length * running[name] / count
         else:
-            spent[INPUT if awaited else EXECUTOR] += length
+            spent[OTHER if running[CALLING] else INPUT if running[INPUT] else EXECUTOR] += length
         before = moment
-        if part in running:
-            running[part] += by
-        elif part == INPUT:
-            awaited += by
+        running[part] += by
     whole = max(1, end - begin)
     return {name: nanoseconds / whole for name, nanoseconds in spent.items()}

@@ -36,15 +36,20 @@ def render(page: Page) -> str:
         tag("style", Markup(style)),
     )
     skip = tag("a", "Skip to the graph", href="#graph", class_="skip")
+    skip = skip if page.report.nodes else Markup("")
     body = tag(
         "body",
         skip,
         charts.patterns(),
         sections.everything(page),
-        data("data", _data(page)),
-        tag("script", Markup(script)),
+        *(_drawn(page, script) if page.report.nodes else ()),
     )
     return join((Markup("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n"))
+
+
+def _drawn(page: Page, script: str) -> tuple[Markup, ...]:
+    """What draws the graph."""
+    return data("data", _data(page)), tag("script", Markup(script))
 
 
 @lru_cache(maxsize=1)

@@ -37,14 +37,15 @@ def header(page: Page) -> Markup:
         tag("p", headline.how, class_="how"),
         class_="headline",
     )
-    pairs: list[Pair] = [
-        ("Kernels a step", report.kernels_before, report.kernels_after, "{:,}".format),
-    ]
+    pairs: list[Pair] = []
+    if report.kernels_before or report.kernels_after:
+        kernels = (report.kernels_before, report.kernels_after)
+        pairs.append(("Kernels a step", *kernels, "{:,}".format))
     measured = page.measured
     if measured is not None and measured.seconds_before and measured.seconds_after:
         both = (measured.seconds_before, measured.seconds_after)
         pairs.insert(0, ("A step", *both, seconds_text))
-    if not report.bytes_saveable:
+    if report.kernels and not report.bytes_saveable:
         label = "Bytes moved, memory-intensive part"
         pairs.append((label, report.bytes_before, report.bytes_after, bytes_text))
     if report.seconds_before and report.seconds_after:
@@ -58,9 +59,11 @@ def header(page: Page) -> Markup:
         )
     name = page.job.name if page.job is not None else report.title
     kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
-    of = f"{kind} · {report.title} · for {report.target}" if page.job else f"for {report.target}"
+    target = f"for {report.target}" if report.target else "no artifact"
+    of = f"{kind} · {report.title} · {target}" if page.job else target
     title = tag("div", tag("h1", name), tag("p", of, class_="muted"), class_="title")
-    return tag("header", title, tag("div", figure, tag("div", *rows, class_="pairs"), class_="top"))
+    beside = [tag("div", *rows, class_="pairs")] if rows else []
+    return tag("header", title, tag("div", figure, *beside, class_="top"))
 
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
@@ -474,6 +477,9 @@ def table(
 def everything(page: Page) -> Markup:
     """The page's body in the order of a reader's questions: did it help, where the time goes, what
     was fused, what was left and why, what it cost, how good the estimates were, how it was made."""
+    if not page.report.nodes:  # no artifact: nothing was cut out or left
+        told = (step_parts, job, cost)
+        return join((header(page), tag("main", *(write(page) for write in told))))
     sections = (
         *(step_parts, job, graph, kernels, reasons, cost, regions, prediction, planners),
         *(operations, rest),

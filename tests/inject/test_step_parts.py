@@ -77,15 +77,30 @@ def test_what_encloses_operations_is_none_itself() -> None:
         python=[
             (1000, 1100, "EagerLocalExecute: __inference_step_7"),
             (1000, 1100, "KernelAndDeviceFunc::Run"),
-            (1000, 1090, "f:StatefulPartitionedCall"),
         ],
         a=[(1000, 1010, "x:Exp")],
     )
     assert found == {"memory": 10, "executor": 90}
 
 
-def test_one_xla_program_is_other() -> None:
-    assert shares(python=[(1000, 1100, "KernelAndDeviceFunc::Run")]) == {"other": 100}
+def test_a_program_that_says_nothing_of_itself_is_other() -> None:
+    """XLA's, called as an operation of a graph, or for the whole step."""
+    called = "ExecutorState::ProcessAsync::Start#name=f,kernel_type=StatefulPartitionedCall,x=1#"
+    found = shares(a=[(1000, 1050, called), (1010, 1020, "x:Exp"), (1050, 1060, "m:MatMul")])
+    assert found == {"matrix": 10, "memory": 10, "executor": 40, "other": 40}
+    assert shares(a=[(1000, 1100, "__inference_f_7:__inference_f_7")]) == {"other": 100}
+
+
+def test_an_xla_program_that_tells_of_its_operations_is_them() -> None:
+    found = shares(
+        a=[
+            (1000, 1090, "CpuExecutable::ExecuteAsyncOnStream#module_name=#"),
+            (1010, 1050, "MatMul.2#hlo_op=MatMul.2,hlo_module=m#"),
+            (1050, 1080, "select_multiply_fusion#hlo_op=select_multiply_fusion#"),
+            (1080, 1081, "end: MatMul.2#_ct=0#"),
+        ]
+    )
+    assert found == {"matrix": 40, "memory": 30, "other": 20, "executor": 10}
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\tthread", "no tab", "1\t2", "\t\n5\t6\ta\u2028b\x0c"])
