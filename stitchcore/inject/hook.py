@@ -684,7 +684,7 @@ class Hook:
             self._leave_seldom_called()
             for caller, instance in self._instances.items():
                 program = instance.program
-                for figures in self._recorder.told(caller, program.for_results):
+                for figures in self._recorder.told(caller, program):
                     self._events.write("parts", digest=program.reported, **figures)
             self._events.write("end", counters=self._plugin.counters(), steps=steps)
             self._source.finish()

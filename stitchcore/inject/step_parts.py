@@ -87,8 +87,10 @@ def _part(event: Event, pipeline: Set[int]) -> Optional[str]:
     return part_of(operation[1]) if operation else None
 
 
-def shares(text: str, begin: int, end: int) -> Dict[str, float]:
-    """What part of the call from `begin` to `end` (of the clock that the record has) each is."""
+def shares(text: str, begin: int, end: int, silent: bool = False) -> Dict[str, float]:
+    """What part of the call from `begin` to `end` (of the clock that the record has) each is. A
+    `silent` call is of a program of which nothing is recorded: what would be the executor's is
+    its."""
     events, pipeline = parsed(text)
     changes: List[Tuple[int, str, int]] = []
     for event in _of_the_step(events, pipeline):
@@ -97,7 +99,11 @@ def shares(text: str, begin: int, end: int) -> Dict[str, float]:
         if part is not None:
             changes += [(first, part, 1), (last, part, -1)]
     changes.sort()
-    return _swept(changes, begin, end)
+    found = _swept(changes, begin, end)
+    if silent:
+        found[OTHER] += found[EXECUTOR]
+        found[EXECUTOR] = 0.0
+    return found
 
 
 def _of_the_step(events: List[Event], pipeline: Set[int]) -> Iterable[Event]:

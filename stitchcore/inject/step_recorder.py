@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, Hashable, List, Optional, Set, Tuple
 
 from .plugin import Plugin
-from .program import ORIGINAL, ORIGINAL_BLOCK, STITCHED, WIDE_BLOCK, Instance
-from .step_parts import shares
+from .program import ORIGINAL, ORIGINAL_BLOCK, STITCHED, WIDE_BLOCK, Instance, Program
+from .step_parts import XLA_OPERATION, shares
 
 RECORDED = 3  # calls of each arm
 WARM_CALLS = 5  # before the first that is recorded
@@ -111,19 +111,26 @@ class Recorder:
         wide = instance.widened and instance.decided is None
         return known.position == (WIDE_BLOCK if wide else ORIGINAL_BLOCK) - 1
 
-    def told(self, caller: Hashable, for_results: bool) -> List[Dict[str, Any]]:
-        """Of each arm with records: what part of a step its call is (all, where the step is the
-        call: `for_results`), and what part of that each part is."""
+    def told(self, caller: Hashable, program: Program) -> List[Dict[str, Any]]:
+        """Of each arm with records: what part of a step its call is (all, where the step is its
+        call), and what part of that each part is."""
         known = self._known.get(caller)
         figures = []
         for arm, name in ((ORIGINAL, "original"), (STITCHED, "stitched")):
             records = list(known.records[arm]) if known is not None else []
             if not records or known is None or not known.lengths[arm]:
                 continue
-            each = [shares(*record) for record in records]
+            silent = program.bodies is not None and arm == ORIGINAL  # XLA's, before 2.21
+            each = [
+                shares(*record, silent and XLA_OPERATION not in record[0]) for record in records
+            ]
             mean = {part: statistics.fmean(one[part] for one in each) for part in each[0]}
             call = statistics.median(known.lengths[arm])
-            gap = statistics.median(known.gaps[arm]) if known.gaps[arm] and not for_results else 0
+            gap = (
+                statistics.median(known.gaps[arm])
+                if known.gaps[arm] and not program.for_results
+                else 0
+            )
             figures.append({"arm": name, "calls": len(each), "call": call / (call + gap),
                             "shares": mean})  # fmt: skip
         return figures

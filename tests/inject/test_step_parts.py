@@ -89,6 +89,8 @@ def test_a_program_that_says_nothing_of_itself_is_other() -> None:
     found = shares(a=[(1000, 1050, called), (1010, 1020, "x:Exp"), (1050, 1060, "m:MatMul")])
     assert found == {"matrix": 10, "memory": 10, "executor": 40, "other": 40}
     assert shares(a=[(1000, 1100, "__inference_f_7:__inference_f_7")]) == {"other": 100}
+    silent = step_parts.shares(record(a=[(1000, 1010, "x:Exp")]), 1000, 1100, silent=True)
+    assert (silent["memory"], silent["executor"], silent["other"]) == (0.1, 0.0, 0.9)
 
 
 def test_an_xla_program_that_tells_of_its_operations_is_them() -> None:
@@ -176,7 +178,7 @@ def test_original_calls_before_the_swap_are_recorded_anew_beside_stitched_ones()
         recorder.begin("step", instance, arm)
         recorder.end("step", arm, 10)
     assert native.open == 3 * RECORDED
-    assert [one["arm"] for one in recorder.told("step", for_results=False)] == [
+    assert [one["arm"] for one in recorder.told("step", instance.program)] == [
         "original",
         "stitched",
     ]
