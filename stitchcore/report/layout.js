@@ -21,10 +21,12 @@ const named = (v) => {
   return parts.slice(0, -1).filter((part) => part && !CALLS.test(part));
 };
 const works = (v) => data.kernel[v] >= 0 || data.reasons[v] > 0;
+const busy = new Set();  // outermost scopes in which something works
+for (let v = 0; v < count; v += 1) if (works(v) && named(v).length) busy.add(named(v)[0]);
 const scopesOf = (v, byKernel) => {
   const scopes = named(v);
-  if (scopes.length || (works(v) && (byKernel || count <= FIRST_SHOWN))) return scopes;
-  return [works(v) ? OUTSIDE : SOURCES];
+  if (!works(v) && !busy.has(scopes[0])) return [SOURCES];
+  return scopes.length || byKernel || count <= FIRST_SHOWN ? scopes : [OUTSIDE];
 };
 const hasScopes = () => {  // of half of what does work
   let inside = 0, all = 0;
@@ -40,6 +42,14 @@ const group = (name, parent, kernel = -1) => ({
 const within = (parent, name) => {
   if (!parent.groups.has(name)) parent.groups.set(name, group(name, parent));
   return parent.groups.get(name);
+};
+const dissolved = (one) => {  // a scope of one operation is that operation
+  for (const [name, inner] of one.groups) {
+    dissolved(inner);
+    if (inner.size > 1 || inner.kernel >= 0) continue;
+    one.nodes.push(...inner.nodes);
+    one.groups.delete(name);
+  }
 };
 const chained = (one) => {  // a scope that only holds one scope is told with it
   for (const inner of one.groups.values()) chained(inner);
@@ -64,13 +74,14 @@ const grown = (byKernel) => {
     } else for (const name of scopesOf(v, byKernel)) at = within(at, name);
     at.nodes.push(v);
   }
-  chained(root);
   const measure = (one) => {
     one.size = one.nodes.length;
     for (const inner of one.groups.values()) one.size += measure(inner);
     return one.size;
   };
   measure(root);
+  dissolved(root);
+  chained(root);
   return root;
 };
 const everyGroup = (one, act) => {
