@@ -281,16 +281,16 @@ def show(summary: Summary, console: Console) -> None:
     """Print the summary."""
     for step in summary.steps:
         for line in _lines(step):
-            console.print(line, soft_wrap=True)
+            common.say(line, console)
     for line in _of_nothing(summary.nothing):
-        console.print(line, soft_wrap=True)
+        common.say(line, console)
     if summary.steps and FEW_CALLS in summary.refusals:
         left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
-        console.print(f"[stitch] {left} ({FEW_CALLS})")
+        common.say(f"[stitch] {left} ({FEW_CALLS})", console)
     if summary.ready:
-        console.print(f"[stitch] {NEXT_RUN}")
+        common.say(f"[stitch] {NEXT_RUN}", console)
     if summary.nothing or any(step.left or step.reason for step in summary.steps):
-        console.print(f"[stitch] what a code means: stitch explain CODE, or {PAGE}")
+        common.say(f"[stitch] what a code means: stitch explain CODE, or {PAGE}", console)
 
 
 def _of_nothing(causes: Sequence[Cause]) -> list[str]:

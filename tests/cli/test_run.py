@@ -30,6 +30,7 @@ from stitchcore.inject import crash_breaker
 from stitchcore.options import Options
 from stitchcore.report import schema
 from stitchcore.report.schema import ReportNode
+from stitchcore.report.view import ReasonRow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -271,6 +272,25 @@ def test_parts_of_a_step_that_was_never_compared() -> None:
     assert all(part.after is None for part in step.parts)
     assert "→" not in shown(run_summary.Summary((step,), {})).splitlines()[1]
     assert parted().steps[0].parts == (), "no step was timed"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_on_a_terminal_lines_end_between_words(width: int) -> None:
+    """And what follows stands further in; a path stays whole, and a log has one line of each."""
+    row = ReasonRow("library_call", "it is a matrix product " * 5, "", 3, 9, ("a/b (MatMul)",) * 9)
+    path = "/" + "long/" * 40 + "report.html"
+    step = replace(parted().steps[0], left=(row,), report=path, detail="why " * 30, reason="memory")
+    summary = run_summary.Summary((step,), {})
+    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    run_summary.show(summary, console)
+    lines = console.export_text().splitlines()
+    assert max(len(line) for line in lines if path not in line) <= width
+    assert any(line.strip() == path for line in lines)
+    wrapped = [line for line in lines if line.startswith("      ")]
+    assert wrapped, "what follows stands further in"
+    plain = Console(record=True, file=io.StringIO(), width=width)
+    run_summary.show(summary, plain)
+    assert f"  report: {path}" in plain.export_text().splitlines()
 
 
 def shown(summary: run_summary.Summary) -> str:
