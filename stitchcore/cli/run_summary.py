@@ -308,7 +308,7 @@ def _lines(step: Step) -> list[str]:
     lines = [f"{name}: {_verdict(step)}", *_of_parts(step.parts)]
     if step.kernels_before:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)
-        kernels = f"kernels {step.kernels_before} → {step.kernels_after}"
+        kernels = f"kernels {step.kernels_before:,} → {step.kernels_after:,}"
         lines.append(f"  {kernels}, bytes saved per step {saved}")
     if step.memory.get("untouched"):
         untouched, stitched = (float(step.memory[name]) for name in ("untouched", "stitched"))

@@ -1,7 +1,7 @@
 """Has TensorFlow record a few of a step's calls, for where their time goes (step_parts.py).
 
-A recorded call is slower by some per cent and is followed by the reading of what was recorded (a
-few ms). So where arms take turns it is one whose interval does not count (timer.py): the last of a
+A recorded call is slower by some per cent and is followed by the reading of what was recorded
+(under a ms). So where arms take turns it is one whose interval does not count (timer.py): the last of a
 block; or, once stitched blocks are long, one of a block, which does not move their median. What
 part of a step its call is, the rest being between calls, is taken from calls that nobody records.
 """

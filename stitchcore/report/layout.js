@@ -15,7 +15,7 @@ const text = (table, v) => data.strings[table[v]];
 
 // ---- groups: a tree of name scopes, the user's own where the graph still has them --------------
 const CALLS = /^(Stateful)?PartitionedCall(_\d+)?$/;  // what inlining puts before a name
-const SOURCES = "inputs and constants", OUTSIDE = "outside of scopes";
+const SOURCES = "constants, inputs", OUTSIDE = "without scope";
 const named = (v) => {
   const parts = (text(data.written, v) || data.names[v]).split("/");
   return parts.slice(0, -1).filter((part) => part && !CALLS.test(part));

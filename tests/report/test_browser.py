@@ -285,7 +285,7 @@ def test_layers_are_closed_groups_that_a_click_or_a_key_opens(
         browser.press(RIGHT)
         told.add(browser.ask(said))
     assert {"net, 50 operations, 3 kernels, closed", "grad/net, 20 operations, 2 kernels, closed",
-            "outside of scopes, 10 operations, 1 kernels, closed"} < told  # fmt: skip
+            "without scope, 10 operations, 1 kernels, closed"} < told  # fmt: skip
     while not browser.ask(said).startswith("net, 50"):
         browser.press(LEFT)
     assert "left, library_call10" in browser.ask("document.getElementById('panel').textContent")
