@@ -461,6 +461,8 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     # A graph wholly on a GPU is shown to an optimizer of that device type only (native/shim.cc).
     versioned = ctypes.CDLL(shim)
+    if not hasattr(versioned, "stitch_start_trace"):
+        raise reasons.Refused(reasons.UNSUPPORTED_VERSION, f"{shim} is of an older release: {mend}")
     versioned.stitch_set_optimizer(ctypes.cast(library.TF_InitGraph, ctypes.c_void_p))
     versioned.stitch_start_trace.restype = ctypes.c_bool
     versioned.stitch_stop_trace.restype = ctypes.c_void_p

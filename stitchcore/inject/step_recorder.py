@@ -1,9 +1,10 @@
 """Has TensorFlow record a few of a step's calls, for where their time goes (step_parts.py).
 
 A recorded call is slower by some per cent and is followed by the reading of what was recorded
-(under a ms). So where arms take turns it is one whose interval does not count (timer.py): the last of a
-block; or, once stitched blocks are long, one of a block, which does not move their median. What
-part of a step its call is, the rest being between calls, is taken from calls that nobody records.
+(under a ms). So where arms take turns it is one whose interval does not count (timer.py): the last
+of a block; or, once stitched blocks are long, one of a block, which does not move their median.
+What part of a step its call is, the rest being between calls, is taken from calls that nobody
+records.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Recorder:
     def begin(self, caller: Hashable, instance: Instance, arm: int) -> None:
         """A call begins."""
         known = self._known[caller]
+        if instance.program.reason is not None and len(known.records[ORIGINAL]) >= RECORDED:
+            self.followed.discard(caller)  # no other calls will come
         if known.ended and arm == known.arm:
             known.gaps[arm].append(time.perf_counter_ns() - known.ended)
         if arm == known.arm:
@@ -115,22 +118,19 @@ class Recorder:
         """Of each arm with records: what part of a step its call is (all, where the step is its
         call), and what part of that each part is."""
         known = self._known.get(caller)
-        figures = []
+        figures: List[Dict[str, Any]] = []
         for arm, name in ((ORIGINAL, "original"), (STITCHED, "stitched")):
-            records = list(known.records[arm]) if known is not None else []
-            if not records or known is None or not known.lengths[arm]:
+            if known is None or not known.records[arm] or not known.lengths[arm]:
                 continue
             silent = program.bodies is not None and arm == ORIGINAL  # XLA's, before 2.21
             each = [
-                shares(*record, silent and XLA_OPERATION not in record[0]) for record in records
+                shares(text, begin, end, silent and XLA_OPERATION not in text)
+                for text, begin, end in known.records[arm]
             ]
             mean = {part: statistics.fmean(one[part] for one in each) for part in each[0]}
             call = statistics.median(known.lengths[arm])
-            gap = (
-                statistics.median(known.gaps[arm])
-                if known.gaps[arm] and not program.for_results
-                else 0
-            )
-            figures.append({"arm": name, "calls": len(each), "call": call / (call + gap),
-                            "shares": mean})  # fmt: skip
+            gaps = () if program.for_results else known.gaps[arm]
+            whole = call + (statistics.median(gaps) if gaps else 0)
+            told = {"arm": name, "calls": len(each), "call": call / whole, "shares": mean}
+            figures.append(told)
         return figures

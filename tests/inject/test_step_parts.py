@@ -183,3 +183,17 @@ def test_original_calls_before_the_swap_are_recorded_anew_beside_stitched_ones()
         "stitched",
     ]
     assert not recorder.followed, "it costs nothing any more"
+
+
+def test_a_step_that_stays_as_it_was_is_recorded_and_let_go() -> None:
+    instance = swapped(None)
+    instance.program.reason = "slower"
+    native: Any = Native()
+    recorder = Recorder(native)
+    recorder.follow("step")
+    for _ in range(20):
+        if "step" in recorder.followed:
+            recorder.begin("step", instance, ORIGINAL)
+            recorder.end("step", ORIGINAL, 10)
+    assert native.open == RECORDED and not recorder.followed
+    assert [one["arm"] for one in recorder.told("step", instance.program)] == ["original"]
