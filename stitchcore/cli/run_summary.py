@@ -282,7 +282,7 @@ def show(summary: Summary, console: Console) -> None:
     for step in summary.steps:
         for line in _lines(step):
             common.say(line, console)
-    for line in _of_nothing(summary.nothing):
+    for line in _of_nothing(summary.nothing, summary.exit_code):
         common.say(line, console)
     if summary.steps and FEW_CALLS in summary.refusals:
         left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
@@ -293,8 +293,10 @@ def show(summary: Summary, console: Console) -> None:
         common.say(f"[stitch] what a code means: stitch explain CODE, or {PAGE}", console)
 
 
-def _of_nothing(causes: Sequence[Cause]) -> list[str]:
-    lines = ["[stitch] nothing stitched"] if causes else []
+def _of_nothing(causes: Sequence[Cause], exit_code: int) -> list[str]:
+    """A command that failed may have ended before there was a step."""
+    failed = f"; the command ended with exit code {exit_code}" if exit_code else ""
+    lines = [f"[stitch] nothing stitched{failed}"] if causes else []
     for cause in causes:
         what = f"{cause.count} graphs: " if cause.count > 1 else ""
         detail = f" ({cause.detail})" if cause.detail else ""

@@ -15,7 +15,6 @@ from stitchcore.report.view import Interval, Page, change, interval, measured, n
 
 NONE = "–"
 LEFT = "What was left to TensorFlow, and why"
-Pair = tuple[str, float, float, Callable[[float], str]]
 NUMBER = "n"
 SCHEMES = ("local", "regional", "global")
 """Class of a column of numbers."""
@@ -37,26 +36,22 @@ def header(page: Page) -> Markup:
         tag("p", headline.how, class_="how"),
         class_="headline",
     )
-    pairs: list[Pair] = []
-    if report.kernels_before or report.kernels_after:
-        kernels = (report.kernels_before, report.kernels_after)
-        pairs.append(("Kernels a step", *kernels, "{:,}".format))
-    measured = page.measured
+    measured, rows = page.measured, []
     if measured is not None and measured.seconds_before and measured.seconds_after:
         both = (measured.seconds_before, measured.seconds_after)
-        pairs.insert(0, ("A step", *both, seconds_text))
-    if report.kernels and not report.bytes_saveable:
+        rows.append(_pair("A step", *both, seconds_text))
+    if report.kernels_before or report.kernels_after:
+        kernels = (report.kernels_before, report.kernels_after)
+        rows.append(_pair("Kernels a step", *kernels, "{:,}".format))
+    if report.bytes_saveable:
+        rows.append(_saved(report))
+    elif report.kernels:
         label = "Bytes moved, memory-intensive part"
-        pairs.append((label, report.bytes_before, report.bytes_after, bytes_text))
+        rows.append(_pair(label, report.bytes_before, report.bytes_after, bytes_text))
     if report.seconds_before and report.seconds_after:
         both = (number(report.seconds_before) or 0.0, number(report.seconds_after) or 0.0)
         label = "Its time" if measured is None else "Memory-intensive part of stitched regions"
-        pairs.append((f"{label}, as estimated", *both, seconds_text))
-    rows = [_pair(label, before, after, write) for label, before, after, write in pairs]
-    if report.bytes_saveable:
-        rows.insert(
-            len(rows) - bool(report.seconds_before and report.seconds_after), _saved(report)
-        )
+        rows.append(_pair(f"{label}, as estimated", *both, seconds_text))
     name = page.job.name if page.job is not None else report.title
     kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
     target = f"for {report.target}" if report.target else "no artifact"
@@ -477,11 +472,10 @@ def table(
 def everything(page: Page) -> Markup:
     """The page's body in the order of a reader's questions: did it help, where the time goes, what
     was fused, what was left and why, what it cost, how good the estimates were, how it was made."""
-    if not page.report.nodes:  # no artifact: nothing was cut out or left
-        told = (step_parts, job, cost)
-        return join((header(page), tag("main", *(write(page) for write in told))))
-    sections = (
-        *(step_parts, job, graph, kernels, reasons, cost, regions, prediction, planners),
-        *(operations, rest),
-    )
-    return join((header(page), tag("main", *(write(page) for write in sections))))
+    told: tuple[Callable[[Page], Markup], ...] = (step_parts, job, cost)  # without an artifact
+    if page.report.nodes:
+        told = (step_parts, job, graph, kernels, reasons, cost, regions, prediction, planners,
+                operations, rest)  # fmt: skip
+    elif page.report.kernels:
+        told = (step_parts, job, kernels, reasons, cost, regions, prediction, planners, rest)
+    return join((header(page), tag("main", *(write(page) for write in told))))

@@ -147,7 +147,8 @@ def _title(report: Report, job: Job | None, measured: Measured | None) -> Headli
     if measured is None:
         return _headline(report)
     if measured.speedup is None:
-        return Headline("–", "no speed-up was measured", measured.verdict, None)
+        why = measured.verdict[:1].upper() + measured.verdict[1:]
+        return Headline("–", "no speed-up was measured", why, None)
     middle, low, high = measured.speedup
     before, after = seconds_text(measured.seconds_before), seconds_text(measured.seconds_after)
     how = f"A step took {before} and takes {after}: both kinds took turns in the job itself."

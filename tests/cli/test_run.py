@@ -54,6 +54,7 @@ def test_the_exit_code_and_the_output_are_the_jobs(env: dict[str, str]) -> None:
     assert done.returncode == 7
     assert done.stdout == "a line\n"
     assert "not_imported: what was started has not imported TensorFlow" in done.stderr
+    assert "nothing stitched; the command ended with exit code 7" in done.stderr
     assert "`stitch run -- python train.py`" in done.stderr
 
 

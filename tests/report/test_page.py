@@ -172,7 +172,7 @@ def test_a_page_of_a_jobs_step_says_what_the_job_measured() -> None:
 
 
 def test_a_page_without_a_speed_up_says_why() -> None:
-    why = "runs as it was, slower"
+    why = "Runs as it was, slower"
     made = view.view(samples.hostile(), measured=measured(speedup=None, verdict=why))
     assert (made.headline.value, made.headline.how) == ("–", why)
     assert 'id="time"' not in render.html(samples.hostile()), "no job, no parts"
@@ -180,7 +180,7 @@ def test_a_page_without_a_speed_up_says_why() -> None:
 
 def test_a_page_of_a_step_without_an_artifact_says_why() -> None:
     """And where its time goes, which may be the answer."""
-    why = "runs as it was, memory: a step would hold more memory"
+    why = "Runs as it was, memory: a step would hold more memory"
     told = measured(speedup=None, verdict=why, seconds_after=0.0)
     page = render.html(Report("graph d", ""), measured=told)
     assert why in page and "no artifact" in page and 'id="time"' in page
