@@ -87,7 +87,10 @@ const grown = (byKernel) => {
 const everyGroup = (one, act) => {
   for (const inner of one.groups.values()) { act(inner); everyGroup(inner, act); }
 };
-const pathOf = (one) => (one.parent && one.parent.parent ? `${pathOf(one.parent)}/` : "") + one.name;
+const pathOf = (one) => {
+  const inner = one.parent && one.parent.parent;
+  return inner ? `${pathOf(one.parent)}/${one.name}` : one.name;
+};
 const membersOf = (one) => {
   let found = one.nodes;
   everyGroup(one, (inner) => { found = found.concat(inner.nodes); });

@@ -80,7 +80,8 @@ const showGroup = (of) => {
       ...[...left].map(([reason, several]) => [`left, ${reason}`, english(several)])]));
   if (of.kernel >= 0) return;
   const list = make("ul");
-  for (const [k, several] of [...kernels].sort((one, other) => other[1] - one[1]).slice(0, LISTED)) {
+  const most = [...kernels].sort((one, other) => other[1] - one[1]);
+  for (const [k, several] of most.slice(0, LISTED)) {
     const one = button("", () => chooseKernel(k), "kernel");
     one.append(swatch(k), `K${k}`);
     list.append(make("li", "", one, ` ${english(several)} operations of it`));
