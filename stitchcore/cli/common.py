@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,6 +90,19 @@ def console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PAGE_WIDTH
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+
+
+def say(line: str, out: Console) -> None:
+    """A line of text: on a terminal wrapped between words, what follows standing further in; a word
+    that is wider than that, a path say, stays whole. Elsewhere it is one line."""
+    if out.is_terminal and len(line) > out.width:
+        inner = " " * (len(line) - len(line.lstrip()) + 4)
+        line = textwrap.fill(
+            *(line, out.width),
+            subsequent_indent=inner, break_long_words=False, break_on_hyphens=False,
+            drop_whitespace=True, replace_whitespace=False,
+        )  # fmt: skip
+    out.print(line, soft_wrap=True)
 
 
 def fail(output: Output, what: str, why: str, mend: str, code: int = BAD_INPUT) -> NoReturn:

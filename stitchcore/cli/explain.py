@@ -225,9 +225,9 @@ def _show_reason(code: str, output: common.Output) -> None:
     if output.as_json:
         output.document({**known, "page": f"{PAGE}#{code}"})
         return
-    output.console.print(f"{code}: {known['because']}", soft_wrap=True)
-    output.console.print(f"  what to do: {known['mend']}", soft_wrap=True)
-    output.console.print(f"  {PAGE}#{code}", soft_wrap=True)
+    common.say(f"{code}: {known['because']}", output.console)
+    common.say(f"  what to do: {known['mend']}", output.console)
+    common.say(f"  {PAGE}#{code}", output.console)
 
 
 def _show_left(graphs: Sequence[Job], output: common.Output) -> None:
@@ -244,12 +244,12 @@ def _show_left(graphs: Sequence[Job], output: common.Output) -> None:
         for row in rows:
             moved = f", {common.bytes_text(row.bytes)} a step" if row.bytes else ""
             line = f"  {row.count} x {row.reason}{moved}: {row.meaning}"
-            output.console.print(line, soft_wrap=True)
+            common.say(line, output.console)
             for operation in row.operations:
-                output.console.print(f"    {operation}", soft_wrap=True)
+                common.say(f"    {operation}", output.console)
             if row.count > len(row.operations) > 0:
                 output.console.print(f"    and {row.count - len(row.operations)} more")
-            output.console.print(f"    what to do: {row.mend}", soft_wrap=True)
+            common.say(f"    what to do: {row.mend}", output.console)
 
 
 def _line(place: Place) -> str:
@@ -267,7 +267,7 @@ def _show_places(places: list[Place], output: common.Output) -> None:
         output.document([{**asdict(place), "meaning": meaning(place.reason)} for place in places])
     for place in () if output.as_json else places:
         for line in (_line(place), *(f"  {choice}" for choice in place.choices)):
-            output.console.print(line, soft_wrap=True)
+            common.say(line, output.console)
 
 
 def _show(explanation: Explanation, output: common.Output) -> None:
@@ -277,7 +277,7 @@ def _show(explanation: Explanation, output: common.Output) -> None:
         return
 
     def say(line: str) -> None:
-        output.console.print(line, soft_wrap=True)
+        common.say(line, output.console)
 
     say(_line(explanation.first))
     say(_line(explanation.second))

@@ -2,7 +2,7 @@
 
 A module goes through the stages as in `stitch compile`; `--measure` also checks and times every
 kernel on this machine. Without a module the newest artifact of the store is taken, which is the
-last job's.
+last job's. Of an artifact that a job has run the page is the one that says what the job measured.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ def command(
     output = common.Output(as_json)
     common.writable_file(out, output)
     options = settings.of_this_process()
-    named = artifact or str(source or "")
+    named, page = artifact or str(source or ""), None
     if source is None or (not source.exists() and stored.artifacts(options.store, named)):
         found = stored.newest(options.store, named, output)
         report = _stored(found / stored.REPORT, output)
+        page = stored.page_of(options.store, found, report.title, named)
     elif source.suffix == ".json":
         report = _stored(source, output)
     else:
         report = _of_module(source, output, target, planner, bind if measure else None)
-    out.write_text(render.html(report), encoding="utf-8")
+    out.write_text(page or render.html(report), encoding="utf-8")
     if as_json:
         output.document({"report": str(out), "title": report.title, "kernels": len(report.kernels)})
         return

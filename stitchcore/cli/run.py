@@ -88,6 +88,7 @@ def command(
     crash_breaker.job_ended(str(options.store), session, code)
     result = run_summary.of(run.record, options.store)
     result = replace(result, exit_code=code, ready=run.ready_for_next, session=session)
+    result = run_summary.with_pages(result, options.store, command_line, run.record.tf)
     if as_json:
         output.document(run_summary.document(result))
     else:

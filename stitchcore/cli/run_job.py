@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import stitchcore.inject
+from stitchcore.report.step_parts import Recorded
 
 BOOTSTRAP = Path(stitchcore.inject.__file__).resolve().parent / "bootstrap"
 
@@ -97,6 +98,8 @@ class Graph:
     waited: bool = False  # for the worker, by the job
     beside_steps: int = 0  # before a late swap: while the worker was at it
     beside_ns: float = 0.0
+    recorded: dict[str, Recorded] = field(default_factory=dict)  # by arm: original, stitched
+    medians_ns: dict[str, float] = field(default_factory=dict)  # of steps by arm, compared or not
 
 
 @dataclass
@@ -107,6 +110,7 @@ class Record:
     refusals: dict[str, int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)  # of the last refusal of each reason
     events: int = 0
+    tf: str = ""  # the version that the job has imported
 
     def add(self, event: Event) -> None:
         """Take one event in; later ones overrule earlier ones."""
@@ -116,6 +120,10 @@ class Record:
         if kind == "refused" and reason:
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
             self.details[reason] = str(event.get("detail") or "")
+        if kind == "started":
+            self.tf = str(event.get("tf") or "")
+        if kind == "end":
+            self._take_medians(event.get("steps"))
         if not digest:
             return
         graph = self.graphs.setdefault(digest, Graph(digest))
@@ -133,7 +141,19 @@ class Record:
             graph.memory = {name: event[name] for name in fields if name in event}
         if kind in ("savings", "rolled_back") and event.get("baseline_ns"):
             _take_figures(graph, event)
+        if kind == "parts":
+            recorded = Recorded(float(event["call"]), dict(event["shares"]))
+            graph.recorded[str(event["arm"])] = recorded
 
+    def _take_medians(self, steps: Any) -> None:
+        for step in steps or ():
+            graph = self.graphs.get(str(step.get("digest")))
+            if graph is not None:
+                told = ((arm, step.get(f"{arm}_ns")) for arm in ARMS)
+                graph.medians_ns |= {arm: float(median) for arm, median in told if median}
+
+
+ARMS = ("original", "stitched")
 
 _STATUS: Mapping[str, str] = {
     "submitted": "submitted",

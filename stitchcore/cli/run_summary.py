@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import platform
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,13 +19,16 @@ from rich.console import Console
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.cli import common, stored
-from stitchcore.cli.run_job import Graph, Record
+from stitchcore.cli.run_job import ARMS, Graph, Record
 from stitchcore.errors import Reason
 from stitchcore.inject.contract import MANIFEST
 from stitchcore.inject.speedup import speedup_text
 from stitchcore.report import schema
+from stitchcore.report.job import Measured
 from stitchcore.report.markup import saved_text
 from stitchcore.report.reasons import PAGE, meaning, mend
+from stitchcore.report.render import html
+from stitchcore.report.step_parts import Part, bound, bound_text, parts
 from stitchcore.report.view import ReasonRow, change, reasons
 
 FEW_CALLS = Reason.FEW_CALLS.value
@@ -74,6 +81,9 @@ class Step:
     memory: Mapping[str, Any] = field(default_factory=dict)  # the job's peak, bytes: `memory` event
     left: tuple[ReasonRow, ...] = ()  # operations that stay TensorFlow's, the most bytes first
     break_even: BreakEven | None = None  # None: compiled before this run, or not at all
+    key: str = ""  # of its artifact
+    parts: tuple[Part, ...] = ()  # where the step's time goes; none where no call was recorded
+    speedup_bound: float | None = None  # what stitching could gain of it at most
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,7 @@ def _step(graph: Graph, store: Path) -> Step:
     if graph.interval is not None and graph.baseline_ns and min(graph.interval) > 0:
         low, high = graph.interval
         speedup = (1 / graph.ratio, 1 / high, 1 / low)
+    told = _parts(graph)
     step = Step(
         graph.digest,
         graph.step,
@@ -137,6 +148,9 @@ def _step(graph: Graph, store: Path) -> Step:
         memory=graph.memory,
         refusals=graph.taken_back,
         break_even=_break_even(graph) if graph.compile_seconds else None,
+        key=graph.key,
+        parts=told,
+        speedup_bound=bound(told),
     )
     if manifest is None or folder is None:
         return step
@@ -156,6 +170,16 @@ def _step(graph: Graph, store: Path) -> Step:
             "left": _left(folder),
         }
     )
+
+
+def _parts(graph: Graph) -> tuple[Part, ...]:
+    """Of the step's times as they are told: compared ones, or else those of a step that was never
+    compared."""
+    original, stitched = (graph.recorded.get(arm) for arm in ARMS)
+    before, after = (graph.medians_ns.get(arm, 0.0) for arm in ARMS)
+    if graph.baseline_ns:
+        before, after = graph.baseline_ns, graph.stitched_ns
+    return parts(before / 1e9, original, after / 1e9, stitched)
 
 
 def _left(folder: Path) -> tuple[ReasonRow, ...]:
@@ -195,6 +219,54 @@ def _manifest(folder: Path | None) -> Manifest | None:
         return None
 
 
+def measured(step: Step, command: str, machine: str) -> Measured:
+    """A step for its page."""
+    return Measured(
+        _verdict(step),
+        step.seconds_before,
+        step.seconds_after,
+        step.speedup,
+        step.parts,
+        _won_back(step.break_even) if step.break_even is not None else "",
+        command,
+        machine,
+    )
+
+
+def with_pages(summary: Summary, store: Path, command: Sequence[str], tf: str) -> Summary:
+    """Write the page of each step into the session's folder, with what the job measured; where that
+    cannot be done the artifact's own page is named."""
+    line = shlex.join(["stitch", "run", "--", *command])
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{processor()}, {cores} cores, Linux {platform.release()}, TensorFlow {tf}"
+    steps = []
+    for step in summary.steps:
+        page = store / "sessions" / summary.session / f"report-{step.digest[:12]}.html"
+        told = measured(step, line, machine)
+        with contextlib.suppress(OSError):
+            page.write_text(html(_report(step, store), measured=told), encoding="utf-8")
+            step = replace(step, report=str(page))
+        steps.append(step)
+    return replace(summary, steps=tuple(steps))
+
+
+def _report(step: Step, store: Path) -> schema.Report:
+    """What the step's artifact tells; of a step that has none, that it has none."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        file = store / "artifacts" / step.key / stored.REPORT
+        return schema.decode(file.read_bytes())
+    return schema.Report(f"graph {step.digest[:12]}", "")
+
+
+def processor() -> str:
+    """The processor's name."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def document(summary: Summary) -> dict[str, Any]:
     """The summary as plain data. `ratio`, the inverse of `speedup`, is what scripts of earlier
     releases read."""
@@ -209,20 +281,22 @@ def show(summary: Summary, console: Console) -> None:
     """Print the summary."""
     for step in summary.steps:
         for line in _lines(step):
-            console.print(line, soft_wrap=True)
-    for line in _of_nothing(summary.nothing):
-        console.print(line, soft_wrap=True)
+            common.say(line, console)
+    for line in _of_nothing(summary.nothing, summary.exit_code):
+        common.say(line, console)
     if summary.steps and FEW_CALLS in summary.refusals:
         left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
-        console.print(f"[stitch] {left} ({FEW_CALLS})")
+        common.say(f"[stitch] {left} ({FEW_CALLS})", console)
     if summary.ready:
-        console.print(f"[stitch] {NEXT_RUN}")
+        common.say(f"[stitch] {NEXT_RUN}", console)
     if summary.nothing or any(step.left or step.reason for step in summary.steps):
-        console.print(f"[stitch] what a code means: stitch explain CODE, or {PAGE}")
+        common.say(f"[stitch] what a code means: stitch explain CODE, or {PAGE}", console)
 
 
-def _of_nothing(causes: Sequence[Cause]) -> list[str]:
-    lines = ["[stitch] nothing stitched"] if causes else []
+def _of_nothing(causes: Sequence[Cause], exit_code: int) -> list[str]:
+    """A command that failed may have ended before there was a step."""
+    failed = f"; the command ended with exit code {exit_code}" if exit_code else ""
+    lines = [f"[stitch] nothing stitched{failed}"] if causes else []
     for cause in causes:
         what = f"{cause.count} graphs: " if cause.count > 1 else ""
         detail = f" ({cause.detail})" if cause.detail else ""
@@ -233,10 +307,10 @@ def _of_nothing(causes: Sequence[Cause]) -> list[str]:
 
 def _lines(step: Step) -> list[str]:
     name = f"[stitch] {step.kind} step {step.digest[:12]}".replace("  ", " ")
-    lines = [f"{name}: {_verdict(step)}"]
+    lines = [f"{name}: {_verdict(step)}", *_of_parts(step.parts)]
     if step.kernels_before:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)
-        kernels = f"kernels {step.kernels_before} → {step.kernels_after}"
+        kernels = f"kernels {step.kernels_before:,} → {step.kernels_after:,}"
         lines.append(f"  {kernels}, bytes saved per step {saved}")
     if step.memory.get("untouched"):
         untouched, stitched = (float(step.memory[name]) for name in ("untouched", "stitched"))
@@ -248,6 +322,26 @@ def _lines(step: Step) -> list[str]:
     if step.report:
         lines.append(f"  report: {step.report}")
     return lines
+
+
+def _of_parts(told: Sequence[Part]) -> list[str]:
+    """A line each, and what can be gained at most. Shares are of the step then."""
+    before = sum(part.before for part in told)
+    after = sum(part.after or 0.0 for part in told)
+    lines = []
+    for part in told:
+        line = (
+            f"  {part.name:<21} {common.seconds_text(part.before):>8} {_share(part.before, before)}"
+        )
+        if part.after is not None:
+            line += f" → {common.seconds_text(part.after):>8} {_share(part.after, after)}"
+        lines.append(line)
+    most = bound_text(tuple(told))
+    return [*lines, f"  {most}"] if most else lines
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole if whole else 0.0:>4.0%}"
 
 
 def _of_left(step: Step) -> list[str]:

@@ -85,3 +85,17 @@ def newest(store: Path, name: str, output: common.Output) -> Path:
             mend = f"name an artifact, a graph or a session: {', '.join(known)}"
         common.fail(output, what, "no report there", mend)
     return found[-1]
+
+
+def page_of(store: Path, artifact: Path, title: str, name: str = "") -> str | None:
+    """The page that the newest session which ran an artifact wrote of its step (`title`), of those
+    that `name` means where it means one; None where no session did."""
+    file = f"report-{title.rpartition(' ')[2]}.html"
+    for folder in reversed(sessions(store, name) or sessions(store, "")):
+        try:
+            text = (folder / file).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        if artifact.name in keys_of(record_of(folder)):
+            return text
+    return None

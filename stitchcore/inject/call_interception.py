@@ -37,6 +37,15 @@ class Chooser(Protocol):
     def took(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
         """A call of one of them has ended well."""
 
+    followed: Set[Hashable]
+    """Callers of which some calls are recorded (step_recorder.py)."""
+
+    def begin_followed(self, caller: Hashable, mark: int, lifted: bool) -> None:
+        """A call of one of them begins."""
+
+    def end_followed(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
+        """A call of one of them has ended, well or not."""
+
     def confirm(self, caller: Hashable, mark: int, lifted: bool) -> None:
         """A call of one of them has ended well."""
 
@@ -87,6 +96,9 @@ def _call(
         again = False
         if key in chooser.timed:
             _or_default(chooser.begin, None, key)
+        followed = key in chooser.followed
+        if followed:
+            _or_default(chooser.begin_followed, None, key, mark, called != key)
         start = time.perf_counter_ns()
         try:
             result = run(mark, called)
@@ -96,10 +108,12 @@ def _call(
                 raise
             failed = error
         finally:
+            elapsed = time.perf_counter_ns() - start
             caller.now = None
+            if followed:
+                _or_default(chooser.end_followed, None, key, mark, called != key, elapsed)
         if not again:
             if key in chooser.timed:
-                elapsed = time.perf_counter_ns() - start
                 _or_default(chooser.took, None, key, mark, called != key, elapsed)
             if key in chooser.unconfirmed:
                 _or_default(chooser.confirm, None, key, mark, called != key)

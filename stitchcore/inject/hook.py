@@ -29,6 +29,7 @@ from . import (
     redact,
     settings,
     step_monitor,
+    step_recorder,
     swap_group_member,
     swap_start,
     target,
@@ -70,6 +71,8 @@ class Hook:
         self._caller = call_interception.Caller()
         self.unconfirmed: Set[Hashable] = set()
         self.timed: Set[Hashable] = set()
+        self._recorder = step_recorder.Recorder(native)
+        self.followed = self._recorder.followed
         self._said: List[str] = []
         self._noted: set[Any] = set()
         self._process = os.getpid()
@@ -131,6 +134,23 @@ class Hook:
             instance = self._instances[caller]
             arm = STITCHED if lifted else instance.arm_of(mark)
             self._plugin.record_call(instance.step, arm, nanoseconds, instance.on_gpu)
+        except Exception as error:
+            self._failed_itself(error)
+
+    def begin_followed(self, caller: Hashable, mark: int, lifted: bool) -> None:
+        """A call of which it may be recorded where its time goes begins; never raises."""
+        try:
+            instance = self._instances[caller]
+            arm = STITCHED if lifted else instance.arm_of(mark)
+            self._recorder.begin(caller, instance, arm)
+        except Exception as error:
+            self._failed_itself(error)
+
+    def end_followed(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
+        """Such a call has ended; never raises."""
+        try:
+            arm = STITCHED if lifted else self._instances[caller].arm_of(mark)
+            self._recorder.end(caller, arm, nanoseconds)
         except Exception as error:
             self._failed_itself(error)
 
@@ -463,6 +483,7 @@ class Hook:
         arm, begun = self._plugin.step_arm(step), self._plugin.step_begun(step)
         alternate = self._config.control > 0
         self._instances[name] = Instance(program, step, ORIGINAL, arm, begun, alternate, lifted)
+        self._follow(name, program)
         return self._instances[name]
 
     def _probe(self, context: Any, instance: Instance, inputs: Any) -> None:
@@ -499,9 +520,17 @@ class Hook:
         self._swapper.start(instance)
         with self._lock:
             instance = self._instances.setdefault(caller, instance)
+        self._follow(caller, program)
         if program.for_results:
             self._time(instance)
         return instance
+
+    def _follow(self, caller: Hashable, program: Program) -> None:
+        """Tells at the end where the time of a caller's steps went, to whom runs the job: behind a
+        gateway nobody reads it, and on a GPU it is the device that takes the time."""
+        told = self._config.mode == "optimize" and self._config.baseline <= 0
+        if told and self._config.gateway is None and not program.target.startswith("sm_"):
+            self._recorder.follow(caller)
 
     def _time(self, instance: Instance) -> None:
         """Has the calls of an instance timed where they are made."""
@@ -653,6 +682,10 @@ class Hook:
                     self._refuse(program.reported, reasons.UNMEASURED, detail)
             steps = self._follower.step_figures(instances)
             self._leave_seldom_called()
+            for caller, instance in self._instances.items():
+                program = instance.program
+                for figures in self._recorder.told(caller, program):
+                    self._events.write("parts", digest=program.reported, **figures)
             self._events.write("end", counters=self._plugin.counters(), steps=steps)
             self._source.finish()
             pending = [p for p in self._programs.values() if not p.ready and p.reason is None]

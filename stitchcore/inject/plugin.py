@@ -12,6 +12,7 @@ from . import reasons
 
 PLUGIN = "stitch_plugin.so"
 ERROR_BYTES = 512
+TRACE_LEVEL = 2  # of TraceMe: operations that do work; trivial ones belong to the executor
 HELD = 2  # an arm that no step may run: the replicas have yet to decide
 OLDEST, NEWEST = (2, 15), (2, 21)  # of TensorFlow, whose C API the plug-in was tried with
 GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: KERNEL_FAILED
@@ -169,8 +170,8 @@ def reason_of(failure: str) -> str:
 class Plugin:
     """The loaded plug-in. `load` is called once per process, after `import tensorflow`."""
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, library: Any, versioned: Any = None) -> None:
+        self._library, self._versioned = library, versioned
         self._kept: List[Any] = []
 
     def set_callback(self, function: Callable[[bytes, int], Optional[bytes]]) -> None:
@@ -388,6 +389,18 @@ class Plugin:
             failures[key] = Failure(message, int(count))
         return failures
 
+    def start_trace(self) -> bool:
+        """Has TensorFlow record what its operations do; False where somebody does already."""
+        return bool(self._versioned.stitch_start_trace(TRACE_LEVEL))
+
+    def stop_trace(self) -> str:
+        """What has been recorded since (native/shim.cc)."""
+        buffer = self._versioned.stitch_stop_trace()
+        try:
+            return ctypes.string_at(buffer).decode(errors="replace")
+        finally:
+            self._library.stitch_free(ctypes.c_void_p(buffer))
+
     def counters(self) -> Dict[str, int]:
         """Pool and buffer statistics since the start (native/pool.h, op.cc)."""
         values = (ctypes.c_int64 * len(COUNTERS))()
@@ -447,6 +460,11 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
         detail = f"{shim}: {error.value.decode(errors='replace')}: {mend}"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     # A graph wholly on a GPU is shown to an optimizer of that device type only (native/shim.cc).
-    ctypes.CDLL(shim).stitch_set_optimizer(ctypes.cast(library.TF_InitGraph, ctypes.c_void_p))
+    versioned = ctypes.CDLL(shim)
+    if not hasattr(versioned, "stitch_start_trace"):
+        raise reasons.Refused(reasons.UNSUPPORTED_VERSION, f"{shim} is of an older release: {mend}")
+    versioned.stitch_set_optimizer(ctypes.cast(library.TF_InitGraph, ctypes.c_void_p))
+    versioned.stitch_start_trace.restype = ctypes.c_bool
+    versioned.stitch_stop_trace.restype = ctypes.c_void_p
     pywrap_tf_session.TF_LoadPluggableDeviceLibrary(shim)
-    return Plugin(library)
+    return Plugin(library, versioned)

@@ -31,6 +31,29 @@ def bars(before: float, after: float, most: float, label: str) -> Markup:
     )
 
 
+def stacked(rows: Sequence[Sequence[float]], label: str) -> Markup:
+    """Bars of the same parts on one scale, the longest as wide as there is."""
+    most = max((sum(row) for row in rows), default=0.0)
+    drawn = []
+    for number, row in enumerate(rows):
+        x = 0.0
+        for part, value in enumerate(row):
+            width = value / most * 100 if most > 0 else 0.0
+            drawn.append(
+                tag("rect", class_=f"fill-{part % COLOURS}", x=f"{x:.3f}", y=number * 13,
+                    width=f"{width:.3f}", height=10)
+            )  # fmt: skip
+            x += width
+    return tag("svg", *drawn, class_="stacked", viewBox=f"0 0 100 {max(1, len(rows)) * 13 - 3}",
+               preserveAspectRatio="none", role="img", aria_label=label)  # fmt: skip
+
+
+def plain_swatch(colour: int) -> Markup:
+    """A colour of `stacked`."""
+    square = tag("rect", width=16, height=16, rx=3, class_=f"fill-{colour % COLOURS}")
+    return tag("svg", square, class_="swatch", viewBox="0 0 16 16", aria_hidden="true")
+
+
 def swatch(kernel: int) -> Markup:
     """A kernel's colour and pattern, as in the graph."""
     colour, pattern = kernel % COLOURS, kernel // COLOURS % PATTERNS

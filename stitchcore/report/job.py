@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stitchcore.report.step_parts import Part
+
 
 @dataclass(frozen=True)
 class JobGraph:
@@ -42,3 +44,19 @@ class Job:
     def net(self) -> float:
         """The headline: what is left after all that it cost."""
         return self.saved - self.lost - self.spent
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job measured of one of its steps, as `stitch run` tells it. Seconds of a whole step;
+    `speedup` with its 95 % interval, None where that could not be told, and `verdict` says why;
+    `cost` of its compilation, `command` and `machine` in words."""
+
+    verdict: str
+    seconds_before: float = 0.0
+    seconds_after: float = 0.0
+    speedup: tuple[float, float, float] | None = None
+    parts: tuple[Part, ...] = ()
+    cost: str = ""
+    command: str = ""
+    machine: str = ""

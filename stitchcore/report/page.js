@@ -24,7 +24,7 @@ const nodeButton = (v) => {
   const made = make("button", data.names[v]);
   made.type = "button";
   made.className = "node";
-  made.addEventListener("click", () => { choose(v, false); locate(v); });
+  made.addEventListener("click", () => { chooseNode(v); locate(chosen.item); });
   return made;
 };
 const facts = (pairs) => {
@@ -37,30 +37,70 @@ const folded = (title, words) => {
   pre.tabIndex = 0;
   return make("details", "", make("summary", title), pre);
 };
+const readBy = new Int32Array(count);
+for (const read of data.inputs) for (const u of read) readBy[u] += 1;
 const show = () => {
   panel.replaceChildren();
-  const k = chosen.kernel, v = chosen.node;
+  const k = chosen.kernel, item = scene.items[chosen.item], v = item ? item.node : -1;
+  const of = item && v < 0 ? item.group : chosen.group;
   const heading = make("h3");
   heading.tabIndex = -1;
   panel.append(heading);
-  if (k < 0 && v < 0) {
+  if (k < 0 && !item && !of) {
     heading.append("Nothing selected");
-    const words = "Select an operation, or a kernel in the table: its operations, bytes, times "
-      + "and text are shown here.";
+    const words = "Select an operation, a group of them, or a kernel in the table: operations, "
+      + "bytes, times and text are shown here.";
     panel.append(make("p", words));
     return;
   }
-  if (k < 0) heading.append(data.names[v]);
-  else heading.append(swatch(k), `Kernel ${k}`);
+  if (k >= 0) heading.append(swatch(k), `Kernel ${k}`);
+  else heading.append(v >= 0 ? data.names[v] : pathOf(of));
   if (v >= 0) showNode(v, k);
+  else if (of) showGroup(of);
   if (k >= 0) showKernel(k);
+};
+const button = (words, act, kind = "") => {
+  const made = make("button", words);
+  made.type = "button";
+  if (kind) made.className = kind;
+  made.addEventListener("click", act);
+  return made;
+};
+const showGroup = (of) => {
+  const all = membersOf(of), kernels = new Map(), left = new Map();
+  for (const v of all) {
+    const k = data.kernel[v], reason = text(data.reasons, v);
+    if (k >= 0) kernels.set(k, (kernels.get(k) || 0) + 1);
+    else if (reason) left.set(reason, (left.get(reason) || 0) + 1);
+  }
+  const inside = [...kernels.values()].reduce((sum, several) => sum + several, 0);
+  const english = (number) => number.toLocaleString("en");
+  panel.append(button(of.open ? "Close" : "Open", () => (of.open ? close(of) : open(of)), "fold"),
+    facts([["operations", english(all.length)], ["in kernels", english(inside)],
+      ...[...left].map(([reason, several]) => [`left, ${reason}`, english(several)])]));
+  if (of.kernel >= 0) return;
+  const list = make("ul");
+  const most = [...kernels].sort((one, other) => other[1] - one[1]);
+  for (const [k, several] of most.slice(0, LISTED)) {
+    const one = button("", () => chooseKernel(k), "kernel");
+    one.append(swatch(k), `K${k}`);
+    list.append(make("li", "", one, ` ${english(several)} operations of it`));
+  }
+  panel.append(list);
+};
+const crumbs = (v) => {  // the groups around an operation: each can be closed
+  const line = make("p", "in ");
+  for (let of = scene.items[scene.itemOf[v]].group; of && of.parent; of = of.parent) {
+    line.append(button(`close ${of.name}`, () => close(of), "crumb"), " ");
+  }
+  return line.children.length ? line : "";
 };
 const showNode = (v, k) => {
   const pairs = [["opcode", text(data.ops, v)]];
   if (k >= 0) pairs.unshift(["operation", data.names[v]]);
   if (text(data.written, v)) pairs.push(["in the script", text(data.written, v)]);
-  pairs.push(["reads", `${data.inputs[v].length}`], ["read by", `${readers[v].length}`]);
-  panel.append(facts(pairs));
+  pairs.push(["reads", `${data.inputs[v].length}`], ["read by", `${readBy[v]}`]);
+  panel.append(facts(pairs), crumbs(v));
   const reason = text(data.reasons, v);
   if (k < 0 && reason) {
     const because = data.meanings[reason];
@@ -85,35 +125,81 @@ const showKernel = (k) => {
   if (source) panel.append(folded(data.language, source));
 };
 const said = (words) => { byId("said").textContent = words; };
-const spoken = (v) => {
+const spoken = (i) => {
+  const item = scene.items[i], v = item.node;
+  if (v < 0) {
+    const kernels = item.group.kernel >= 0 ? "" : `, ${item.kernels.length} kernels`;
+    return `${pathOf(item.group)}, ${item.members.length} operations${kernels}, closed`;
+  }
   const k = data.kernel[v], reason = text(data.reasons, v);
   const where = k >= 0 ? `kernel ${k}` : reason ? `left as it was, ${reason}` : "no work";
   return `${data.names[v]}, ${text(data.ops, v)}, ${where}`;
 };
-const choose = (v, move = true) => {
-  chosen.node = v;
-  chosen.kernel = v >= 0 ? data.kernel[v] : -1;
-  if (v >= 0) {
-    said(spoken(v));
-    if (move && !visible(v)) locate(v);
+const choose = (i, move = true) => {
+  chosen.item = i;
+  chosen.group = null;
+  chosen.kernel = i >= 0 ? scene.items[i].kernel : -1;
+  if (i >= 0) {
+    said(spoken(i));
+    if (move && !visible(i)) locate(i);
   }
   chosenRows();
   show();
   repaint();
 };
+const chooseNode = (v) => {  // opens what hides it
+  let hidden = scene.items[scene.itemOf[v]];
+  while (hidden.node < 0) {
+    hidden.group.open = true;
+    arrange();
+    hidden = scene.items[scene.itemOf[v]];
+  }
+  choose(scene.itemOf[v], false);
+};
+const frame = (items) => {  // all of them in sight
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  for (const i of items) {
+    left = Math.min(left, scene.x[i]);
+    top = Math.min(top, scene.y[i]);
+    right = Math.max(right, scene.x[i] + WIDTH);
+    bottom = Math.max(bottom, scene.y[i] + HEIGHT);
+  }
+  const w = right - left, h = bottom - top;
+  const scale = Math.max(least(), Math.min(1, (wide - 80) / w, (high - 110) / h));
+  glide((wide - w * scale) / 2 - left * scale, (high - 30 - h * scale) / 2 - top * scale, scale);
+};
+const itemsOf = (nodes) => new Set(nodes.map((v) => scene.itemOf[v]));
 const chooseKernel = (k) => {
   chosen.kernel = k;
-  chosen.node = -1;
+  chosen.item = -1;
+  chosen.group = null;
   chosenRows();
   show();
   repaint();
-  if (!members[k].length) { said(`kernel ${k}`); return; }
-  const xs = members[k].map((v) => data.x[v]), ys = members[k].map((v) => data.y[v]);
-  const [left, top] = [Math.min(...xs), Math.min(...ys)];
-  const [w, h] = [Math.max(...xs) - left + WIDTH, Math.max(...ys) - top + HEIGHT];
-  const scale = Math.max(least(), Math.min(1, (wide - 80) / w, (high - 110) / h));
-  glide((wide - w * scale) / 2 - left * scale, (high - 30 - h * scale) / 2 - top * scale, scale);
   said(`kernel ${k}, ${members[k].length} operations`);
+  if (members[k].length) frame(itemsOf(members[k]));
+};
+const open = (of) => {
+  of.open = true;
+  arrange();
+  choose(-1);
+  chosen.group = of;
+  show();
+  said(`${pathOf(of)}, open`);
+  frame(itemsOf(membersOf(of)));
+};
+const close = (of) => {
+  const [v] = membersOf(of);
+  of.open = false;
+  everyGroup(of, (inner) => { inner.open = false; });
+  arrange();
+  choose(scene.itemOf[v]);
+};
+const regroup = (act) => {
+  act();
+  arrange();
+  choose(-1);
+  fit();
 };
 const chosenRows = () => {
   for (const row of document.querySelectorAll("tr.chosen")) row.classList.remove("chosen");
@@ -122,37 +208,50 @@ const chosenRows = () => {
 };
 
 // ---- keys and pointers -----------------------------------------------------------------------
-const first = () => (matches.length ? matches[0] : (data.rows[0] || [])[0]);
-const beside = (v, by) => {
-  const row = data.rows[rowOf[v]], next = row[placeIn[v] + by];
+const first = () => (matches.length ? scene.itemOf[matches[0]] : (scene.rows[0] || [])[0]);
+const beside = (i, by) => {
+  const row = scene.rows[rowOf[i]], next = row[placeIn[i] + by];
   if (next !== undefined) return next;
-  const other = data.rows[rowOf[v] + by];
-  return other ? other[by > 0 ? 0 : other.length - 1] : v;
+  const other = scene.rows[rowOf[i] + by];
+  return other ? other[by > 0 ? 0 : other.length - 1] : i;
 };
 const KEYS = {
-  ArrowRight: (v) => beside(v, 1), ArrowLeft: (v) => beside(v, -1),
-  ArrowUp: (v) => (data.inputs[v].length ? data.inputs[v][0] : v),
-  ArrowDown: (v) => (readers[v].length ? readers[v][0] : v),
-  Home: () => data.rows[0][0],
-  End: () => data.rows[data.rows.length - 1][data.rows[data.rows.length - 1].length - 1],
+  ArrowRight: (i) => beside(i, 1), ArrowLeft: (i) => beside(i, -1),
+  ArrowUp: (i) => (scene.inputs[i].length ? scene.inputs[i][0] : i),
+  ArrowDown: (i) => (scene.readers[i].length ? scene.readers[i][0] : i),
+  Home: () => scene.rows[0][0],
+  End: () => scene.rows[scene.rows.length - 1].at(-1),
+};
+const enter = () => {
+  const item = scene.items[chosen.item];
+  if (item && item.node < 0) {
+    open(item.group);
+    choose(scene.itemOf[item.members[0]]);
+  } else panel.querySelector("h3").focus();
+};
+const leave = () => {
+  const { group } = scene.items[chosen.item], outer = group.open ? group : group.parent;
+  if (outer && outer.parent) close(outer);
 };
 stage.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !count) return;
   const { key } = event;
-  if (KEYS[key]) choose(chosen.node < 0 ? first() : KEYS[key](chosen.node));
+  if (KEYS[key]) choose(chosen.item < 0 ? first() : KEYS[key](chosen.item));
   else if (key === "+" || key === "=") zoom(1.25);
   else if (key === "-") zoom(0.8);
   else if (key === "0") fit();
-  else if (key === "Enter" && (chosen.node >= 0 || chosen.kernel >= 0)) {
-    panel.querySelector("h3").focus();
-  }
+  else if (key === "Enter" && (chosen.item >= 0 || chosen.kernel >= 0)) enter();
+  else if (key === "Backspace" && chosen.item >= 0) leave();
   else return;
   event.preventDefault();
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   if (panel.contains(document.activeElement)) stage.focus();
-  else if (chosen.node >= 0 || chosen.kernel >= 0) { choose(-1); said("nothing selected"); }
+  else if (chosen.item >= 0 || chosen.kernel >= 0 || chosen.group) {
+    choose(-1);
+    said("nothing selected");
+  }
 });
 const dragged = { id: -1, x: 0, y: 0, far: 0 };
 stage.addEventListener("pointerdown", (event) => {
@@ -187,7 +286,8 @@ const release = (event) => {
   }
   const gx = (x - at.x) / at.scale, gy = (y - at.y) / at.scale;
   const [hit = -1] = near(gx, gy, gx + 0.001, gy + 0.001);
-  choose(hit, false);
+  if (hit >= 0 && scene.items[hit].node < 0) open(scene.items[hit].group);
+  else choose(hit, false);
 };
 stage.addEventListener("pointerup", release);
 stage.addEventListener("pointercancel", release);
@@ -200,6 +300,18 @@ stage.addEventListener("wheel", (event) => {
 byId("closer").addEventListener("click", () => zoom(1.4));
 byId("wider").addEventListener("click", () => zoom(1 / 1.4));
 byId("fit").addEventListener("click", fit);
+byId("open").addEventListener("click", () => regroup(() => {
+  everyGroup(root, (one) => { one.open = true; });
+}));
+byId("close").addEventListener("click", () => regroup(() => {
+  everyGroup(root, (one) => { one.open = false; });
+}));
+byId("groups").value = byScopes ? "scopes" : "kernels";
+byId("groups").addEventListener("change", (event) => regroup(() => {
+  const byKernel = event.target.value === "kernels";
+  root = grown(byKernel);
+  if (!byKernel) openSome(root);
+}));
 for (const one of document.querySelectorAll("[data-kernel]")) {
   one.addEventListener("click", () => {
     chooseKernel(Number(one.dataset.kernel));
@@ -258,8 +370,8 @@ search.addEventListener("input", find);
 search.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && matches.length) {
     turn = (turn + (event.shiftKey ? -1 : 1) + matches.length) % matches.length;
-    choose(matches[turn], false);
-    locate(matches[turn]);
+    chooseNode(matches[turn]);
+    locate(chosen.item);
     byId("matches").textContent = `${turn + 1} of ${matches.length.toLocaleString("en")}`;
   }
   if (event.key === "Escape" && search.value) {

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from stitchcore.report import charts, sections
-from stitchcore.report.job import Job
-from stitchcore.report.layout import HEIGHT, WIDTH
+from stitchcore.report.job import Job, Measured
 from stitchcore.report.markup import Markup, data, digest, join, tag
 from stitchcore.report.schema import Report
 from stitchcore.report.view import Page, view
 
 FOLDER = Path(__file__).parent
+SCRIPTS = ("layout.js", "graph.js", "page.js")
 
 
-def html(report: Report, job: Job | None = None) -> str:
+def html(report: Report, job: Job | None = None, measured: Measured | None = None) -> str:
     """The page of a report, and of the job that ran it."""
-    return render(view(report, job))
+    return render(view(report, job, measured))
 
 
 def render(page: Page) -> str:
@@ -36,15 +36,20 @@ def render(page: Page) -> str:
         tag("style", Markup(style)),
     )
     skip = tag("a", "Skip to the graph", href="#graph", class_="skip")
+    skip = skip if page.report.nodes else Markup("")
     body = tag(
         "body",
         skip,
         charts.patterns(),
         sections.everything(page),
-        data("data", _data(page)),
-        tag("script", Markup(script)),
+        *(_drawn(page, script) if page.report.nodes else ()),
     )
     return join((Markup("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n"))
+
+
+def _drawn(page: Page, script: str) -> tuple[Markup, ...]:
+    """What draws the graph."""
+    return data("data", _data(page)), tag("script", Markup(script))
 
 
 @lru_cache(maxsize=1)
@@ -63,10 +68,11 @@ HEADERS_ONLY = "; frame-ancestors 'none'; sandbox allow-scripts"
 
 @lru_cache(maxsize=1)
 def _assets() -> tuple[str, str]:
-    style, graph, rest = (
-        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "graph.js", "page.js")
+    style, *scripts = (
+        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", *SCRIPTS)
     )
-    return style, f"(() => {{\n{graph}\n{rest}}})();\n"
+    script = "\n".join(scripts)
+    return style, f"(() => {{\n{script}}})();\n"
 
 
 class _Strings:
@@ -85,16 +91,10 @@ class _Strings:
 
 def _data(page: Page) -> dict[str, Any]:
     """What the script draws: columns of nodes, kernels, texts by name of a kernel."""
-    strings, placed, report = _Strings(), page.layout, page.report
+    strings, report = _Strings(), page.report
     nodes = report.nodes
     known = {row.reason: row.meaning for row in page.reasons}
     return {
-        "node": {"width": WIDTH, "height": HEIGHT},
-        "width": placed.width,
-        "height": placed.height,
-        "rows": placed.rows,
-        "x": placed.x,
-        "y": placed.y,
         "inputs": page.inputs,
         "names": [node.name for node in nodes],
         "written": [strings(node.written) for node in nodes],

@@ -10,11 +10,11 @@ from stitchcore.report import charts
 from stitchcore.report.markup import Markup, bytes_text, join, saved_text, seconds_text, tag
 from stitchcore.report.reasons import meaning
 from stitchcore.report.schema import Report, ReportKernel, ReportRegion
+from stitchcore.report.step_parts import bound_text
 from stitchcore.report.view import Interval, Page, change, interval, measured, number
 
 NONE = "–"
 LEFT = "What was left to TensorFlow, and why"
-Pair = tuple[str, float, float, Callable[[float], str]]
 NUMBER = "n"
 SCHEMES = ("local", "regional", "global")
 """Class of a column of numbers."""
@@ -36,29 +36,35 @@ def header(page: Page) -> Markup:
         tag("p", headline.how, class_="how"),
         class_="headline",
     )
-    pairs: list[Pair] = [
-        ("Kernels a step", report.kernels_before, report.kernels_after, "{:,}".format),
-    ]
-    if not report.bytes_saveable:
+    measured, rows = page.measured, []
+    if measured is not None and measured.seconds_before and measured.seconds_after:
+        both = (measured.seconds_before, measured.seconds_after)
+        rows.append(_pair("A step", *both, seconds_text))
+    if report.kernels_before or report.kernels_after:
+        kernels = (report.kernels_before, report.kernels_after)
+        rows.append(_pair("Kernels a step", *kernels, "{:,}".format))
+    if report.bytes_saveable:
+        rows.append(_saved(report))
+    elif report.kernels:
         label = "Bytes moved, memory-intensive part"
-        pairs.append((label, report.bytes_before, report.bytes_after, bytes_text))
+        rows.append(_pair(label, report.bytes_before, report.bytes_after, bytes_text))
     if report.seconds_before and report.seconds_after:
         both = (number(report.seconds_before) or 0.0, number(report.seconds_after) or 0.0)
-        pairs.append(("Its time, as estimated", *both, seconds_text))
-    rows = [_pair(label, before, after, write) for label, before, after, write in pairs]
-    if report.bytes_saveable:
-        rows.insert(1, _saved(report))
+        label = "Its time" if measured is None else "Memory-intensive part of stitched regions"
+        rows.append(_pair(f"{label}, as estimated", *both, seconds_text))
     name = page.job.name if page.job is not None else report.title
     kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
-    of = f"{kind} · {report.title} · for {report.target}" if page.job else f"for {report.target}"
+    target = f"for {report.target}" if report.target else "no artifact"
+    of = f"{kind} · {report.title} · {target}" if page.job else target
     title = tag("div", tag("h1", name), tag("p", of, class_="muted"), class_="title")
-    return tag("header", title, tag("div", figure, tag("div", *rows, class_="pairs"), class_="top"))
+    beside = [tag("div", *rows, class_="pairs")] if rows else []
+    return tag("header", title, tag("div", figure, *beside, class_="top"))
 
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
     share = change(after / before) if before > 0 else ""
-    if write is seconds_text and before > 0 and after > 0:
-        share = f"speed-up {speedup_text(before / after)}"
+    if write is seconds_text:  # a speed-up has an interval: the headline says it
+        share = ""
     description = f"{label}: {write(before)} before, {write(after)} after"
     return tag(
         "div",
@@ -101,12 +107,53 @@ def job(page: Page) -> Markup:
     return section("job", "What the job measured", tag("p", note), table(heads, rows))
 
 
+def step_parts(page: Page) -> Markup:
+    """Where the time of a step goes, where a job has recorded it."""
+    told = page.measured.parts if page.measured is not None else ()
+    if not told:
+        return Markup("")
+    stitched = all(part.after is not None for part in told)
+    before, after = [part.before for part in told], [part.after or 0.0 for part in told]
+    rows = [
+        (
+            join((charts.plain_swatch(number), " ", part.name)),
+            *_part(part.before, sum(before)),
+            *(_part(part.after or 0.0, sum(after)) if stitched else ()),
+        )
+        for number, part in enumerate(told)
+    ]
+    heads = ("part", "before>", "of the step>", *(("after>", "of the step>") if stitched else ()))
+    both = [before, after] if stitched else [before]
+    label = "Where the time of a step goes" + (", before (above) and after" if stitched else "")
+    drawn = tag("figure", charts.stacked(both, label))
+    most = bound_text(told)
+    text = [tag("p", f"{most[:1].upper()}{most[1:]}.")] if most else []
+    return section("time", label, drawn, table(heads, rows), *text)
+
+
+def _part(seconds: float, whole: float) -> tuple[str, str]:
+    return seconds_text(seconds), f"{seconds / whole if whole > 0 else 0.0:.0%}"
+
+
+def cost(page: Page) -> Markup:
+    """What the compilation cost, and how to have all this again."""
+    told = page.measured
+    if told is None:
+        return Markup("")
+    lines = [told.cost[:1].upper() + told.cost[1:] + "." if told.cost else ""]
+    lines.append(f"On {told.machine}." if told.machine else "")
+    shown = [tag("p", line) for line in lines if line]
+    if told.command:
+        shown.append(tag("p", "Again: ", tag("code", told.command)))
+    return section("cost", "What it cost, and how to reproduce it", *shown)
+
+
 def graph(page: Page) -> Markup:
     """The graph's stage and its panel, filled by the script; the table twin comes after."""
     count = len(page.report.nodes)
     keys = (
-        "Arrow keys walk along inputs and consumers, plus and minus zoom, 0 fits, Enter opens the "
-        "kernel, Escape lets go. Drag moves; Ctrl and the wheel zoom."
+        "A click or Enter opens a group, Backspace closes it. Arrow keys walk along inputs and "
+        "consumers, plus and minus zoom, 0 fits, Escape lets go. Drag moves, Ctrl + wheel zooms."
     )
     stage = tag(
         "div",
@@ -122,8 +169,9 @@ def graph(page: Page) -> Markup:
     return section(
         "graph",
         "What was fused",
-        tag("p", f"{count:,} operations. One colour and number is one kernel; dashed: left as it "
-            "was, with a reason; plain: no work of its own."),
+        tag("p", f"{count:,} operations, in the script's name scopes. One colour and number is "
+            "one kernel; a pile is a group, its stripe says which kernels hold what part of it; "
+            "dashed: left as it was, with a reason; plain: no work of its own."),
         _tools(),
         tag("div", stage, panel, class_="split"),
         tag("p", id="said", role="status", class_="visually-hidden"),
@@ -141,6 +189,11 @@ def _tools() -> Markup:
         tag("input", id="search", type="search", placeholder="operation, opcode or reason",
             autocomplete="off", spellcheck="false"),
         tag("output", id="matches", for_="search"),
+        tag("label", "Groups", for_="groups"),
+        tag("select", tag("option", "name scopes", value="scopes"),
+            tag("option", "kernels", value="kernels"), id="groups"),
+        button("open", "Open all groups", "Open all"),
+        button("close", "Close all groups", "Close all"),
         tag("span", class_="gap"),
         button("closer", "Zoom in", "+"),
         button("wider", "Zoom out", "−"),
@@ -417,7 +470,12 @@ def table(
 
 
 def everything(page: Page) -> Markup:
-    """The page's body in the order of a reader's questions: did it help, what was fused, what was
-    left and why, how good were the estimates, how it was made."""
-    sections = (job, graph, kernels, reasons, regions, prediction, planners, operations, rest)
-    return join((header(page), tag("main", *(write(page) for write in sections))))
+    """The page's body in the order of a reader's questions: did it help, where the time goes, what
+    was fused, what was left and why, what it cost, how good the estimates were, how it was made."""
+    told: tuple[Callable[[Page], Markup], ...] = (step_parts, job, cost)  # without an artifact
+    if page.report.nodes:
+        told = (step_parts, job, graph, kernels, reasons, cost, regions, prediction, planners,
+                operations, rest)  # fmt: skip
+    elif page.report.kernels:
+        told = (step_parts, job, kernels, reasons, cost, regions, prediction, planners, rest)
+    return join((header(page), tag("main", *(write(page) for write in told))))

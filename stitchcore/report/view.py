@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.inject.speedup import speedup_text
-from stitchcore.report.job import Job
-from stitchcore.report.layout import Layout, place
-from stitchcore.report.markup import bytes_text
+from stitchcore.report.job import Job, Measured
+from stitchcore.report.markup import bytes_text, seconds_text
 from stitchcore.report.reasons import meaning, mend
 from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportNode, ReportRegion
 
@@ -72,7 +71,6 @@ class Page:
 
     report: Report
     headline: Headline
-    layout: Layout
     inputs: tuple[tuple[int, ...], ...]
     kernel_of: tuple[int, ...]
     kernels: tuple[ReportKernel, ...]
@@ -81,10 +79,11 @@ class Page:
     points_of: str
     reasons: tuple[ReasonRow, ...]
     job: Job | None = None
+    measured: Measured | None = None
 
 
-def view(report: Report, job: Job | None = None) -> Page:
-    """The page of `report`, with what `job` measured."""
+def view(report: Report, job: Job | None = None, measured: Measured | None = None) -> Page:
+    """The page of `report`, with what `job` measured of all its steps, or of this one."""
     count = len(report.nodes)
     inputs = tuple(
         tuple(dict.fromkeys(u for u in node.inputs if 0 <= u < count and u != v))
@@ -94,8 +93,7 @@ def view(report: Report, job: Job | None = None) -> Page:
     points, of = _points(report)
     return Page(
         report,
-        _of_job(job) if job is not None else _headline(report),
-        place(inputs),
+        _title(report, job, measured),
         inputs,
         tuple(node.kernel if node.kernel in known else NO_KERNEL for node in report.nodes),
         report.kernels,
@@ -104,6 +102,7 @@ def view(report: Report, job: Job | None = None) -> Page:
         of,
         reasons(report),
         job,
+        measured,
     )
 
 
@@ -142,6 +141,22 @@ def change(ratio: float) -> str:
 
 
 # ---- the headline ------------------------------------------------------------------------------
+def _title(report: Report, job: Job | None, measured: Measured | None) -> Headline:
+    if job is not None:
+        return _of_job(job)
+    if measured is None:
+        return _headline(report)
+    if measured.speedup is None:
+        why = measured.verdict[:1].upper() + measured.verdict[1:]
+        return Headline("–", "no speed-up was measured", why, None)
+    middle, low, high = measured.speedup
+    before, after = seconds_text(measured.seconds_before), seconds_text(measured.seconds_after)
+    how = f"A step took {before} and takes {after}: both kinds took turns in the job itself."
+    gained = True if low > 1 else False if high < 1 else None
+    of = f"speed-up of the whole step [{low:.3f}, {high:.3f}]"
+    return Headline(speedup_text(middle), of, how, gained)
+
+
 def _of_job(job: Job) -> Headline:
     unit = "core-seconds" if job.device == "cpu" else f"{job.device.upper()} seconds"
     costs = f"{job.saved:,.1f} saved, {job.lost:,.1f} lost, {job.spent:,.1f} spent on building"

@@ -71,6 +71,24 @@ def test_the_newest_stored_report_is_the_last_jobs(tmp_path: Path) -> None:
     assert "graph aaa" in call("--artifact", "aa").output
 
 
+def test_a_page_that_a_job_made_is_the_artifacts(tmp_path: Path) -> None:
+    """Of the newest job that ran it, or of the one that is named; never of another artifact."""
+    for key in ("a" * 64, "b" * 64):
+        folder = tmp_path / "store" / "artifacts" / key
+        folder.mkdir(parents=True)
+        made = reports.Report("graph 123456789abc", "cpu-x86-64-v3")
+        (folder / "report.json").write_bytes(reports.encode(made))
+    for session, key in (("20260101-1", "a"), ("20260102-2", "a"), ("20260103-3", "b")):
+        folder = tmp_path / "store" / "sessions" / session
+        folder.mkdir(parents=True)
+        event = {"type": "ready", "digest": "123456789abcdef", "key": key * 64}
+        (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+        (folder / "report-123456789abc.html").write_text(f"measured by {session}")
+    for name, page in (("aa", "20260102-2"), ("bb", "20260103-3"), ("20260101-1", "20260101-1")):
+        assert call(name, "--out", "page.html").exit_code == 0
+        assert Path("page.html").read_text() == f"measured by {page}"
+
+
 def test_a_report_json_becomes_the_same_page() -> None:
     Path("report.json").write_bytes(reports.encode(samples.hostile()))
     assert call("report.json", "--out", "x.html").exit_code == 0

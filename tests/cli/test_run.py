@@ -30,6 +30,7 @@ from stitchcore.inject import crash_breaker
 from stitchcore.options import Options
 from stitchcore.report import schema
 from stitchcore.report.schema import ReportNode
+from stitchcore.report.view import ReasonRow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,6 +54,7 @@ def test_the_exit_code_and_the_output_are_the_jobs(env: dict[str, str]) -> None:
     assert done.returncode == 7
     assert done.stdout == "a line\n"
     assert "not_imported: what was started has not imported TensorFlow" in done.stderr
+    assert "nothing stitched; the command ended with exit code 7" in done.stderr
     assert "`stitch run -- python train.py`" in done.stderr
 
 
@@ -232,6 +234,64 @@ def test_peak_memory_of_both_is_told() -> None:
     text = shown(found)
     assert "runs as it was, memory (1.100 times): a step would hold more memory" in text
     assert "peak resident memory 0.977 GiB → 1.07 GiB (+10 %)" in text
+
+
+SHARES = {"matrix": 0.5, "memory": 0.25, "executor": 0.125, "input": 0.0, "other": 0.125}
+
+
+def parted(*more: dict[str, Any]) -> run_summary.Summary:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    for arm, call in (("original", 0.8), ("stitched", 1.0)):
+        told = {"arm": arm, "call": call, "calls": 3, "shares": SHARES}
+        record.add({"type": "parts", "digest": "d", **told})
+    for event in more:
+        record.add(event)
+    return run_summary.of(record, Path("/nowhere"))
+
+
+def test_the_parts_of_a_step_add_up_to_it() -> None:
+    """Of the step as it was compared; what lies between calls is input and Python."""
+    step = parted({"type": "savings", "digest": "d", "steps": 99, **WON}).steps[0]
+    assert sum(part.before for part in step.parts) == pytest.approx(step.seconds_before)
+    assert sum(part.after or 0 for part in step.parts) == pytest.approx(step.seconds_after)
+    before = {part.name: part.before for part in step.parts}
+    assert before["matrix work"] == pytest.approx(4e-3)
+    assert before["input and Python"] == pytest.approx(2e-3)
+    assert step.speedup_bound == pytest.approx(10 / 7), "10 ms without 2 and 1"
+    text = shown(run_summary.Summary((step,), {}))
+    assert "matrix work               4 ms  40% →  3.75 ms  50%" in text
+    assert "a speed-up of 1.429 at most, were memory-intensive work and executor gone" in text
+    assert max(map(len, text.splitlines()[1:7])) <= 80
+
+
+def test_parts_of_a_step_that_was_never_compared() -> None:
+    """By its median, and before alone where nothing of it ran stitched."""
+    end = {"digest": "d", "original_ns": 4e6, "stitched_ns": None}
+    step = parted({"type": "end", "counters": {}, "steps": [end]}).steps[0]
+    assert {part.name: part.before for part in step.parts}["matrix work"] == pytest.approx(1.6e-3)
+    assert all(part.after is None for part in step.parts)
+    assert "→" not in shown(run_summary.Summary((step,), {})).splitlines()[1]
+    assert parted().steps[0].parts == (), "no step was timed"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_on_a_terminal_lines_end_between_words(width: int) -> None:
+    """And what follows stands further in; a path stays whole, and a log has one line of each."""
+    row = ReasonRow("library_call", "it is a matrix product " * 5, "", 3, 9, ("a/b (MatMul)",) * 9)
+    path = "/" + "long/" * 40 + "report.html"
+    step = replace(parted().steps[0], left=(row,), report=path, detail="why " * 30, reason="memory")
+    summary = run_summary.Summary((step,), {})
+    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    run_summary.show(summary, console)
+    lines = console.export_text().splitlines()
+    assert max(len(line) for line in lines if path not in line) <= width
+    assert any(line.strip() == path for line in lines)
+    wrapped = [line for line in lines if line.startswith("      ")]
+    assert wrapped, "what follows stands further in"
+    plain = Console(record=True, file=io.StringIO(), width=width)
+    run_summary.show(summary, plain)
+    assert f"  report: {path}" in plain.export_text().splitlines()
 
 
 def shown(summary: run_summary.Summary) -> str:

@@ -86,9 +86,11 @@ def test_the_next_run_starts_stitched(runs: Any) -> None:
 
 
 def test_the_report_tells_of_every_node(runs: Any) -> None:
-    summary = runs[3][1]
-    page = Path(summary["steps"][0]["report"])
-    report = reports.decode(page.with_name("report.json").read_bytes())
+    folder, step = runs[0], runs[3][1]["steps"][0]
+    page = Path(step["report"])
+    assert page.parent.name == runs[3][1]["session"], "it says what this job measured"
+    stored = folder / "store" / "artifacts" / step["key"] / "report.json"
+    report = reports.decode(stored.read_bytes())
     [drawn] = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text()
     )
@@ -116,7 +118,7 @@ def test_what_one_command_names_the_others_take(runs: Any, monkeypatch: Any) -> 
     folder, _, _, (_, summary, _) = runs
     monkeypatch.setenv("STITCH_STORE", str(folder / "store"))
     step = summary["steps"][0]
-    key = Path(step["report"]).parent.name
+    key = step["key"]
     for name in (step["digest"][:12], step["digest"], key[:12], key, summary["session"]):
         told = CliRunner().invoke(stitch, ["explain", name])
         assert told.exit_code == 0 and "x library_call" in told.output, told.output

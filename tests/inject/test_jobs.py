@@ -336,3 +336,34 @@ def test_off_and_no_store_do_nothing(native: Path, store: Path) -> None:
     assert tuple(done.losses) == plain and done.lines == [] and done.events == []
     assert os.listdir(store) == []
     shutil.rmtree(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "version"),
+    tiers.nightly_but(
+        ("function_step.py", "2.21"),
+        ("session.py", "2.15"),
+        of=itertools.product(("function_step.py", "session.py"), VERSIONS),
+    ),
+)
+def test_a_job_tells_where_the_time_of_its_step_goes(
+    version: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
+) -> None:
+    """Of both arms, by TensorFlow's own record; the losses are those of a job that nobody records,
+    and nothing is written to its log."""
+    count = 90
+    plain = jobs.untouched(version, script, count)
+    answered(version, script, "good")
+    done = jobs.run(
+        jobs.python_of(version), script, count, store=store, public_key=public_key, control="0.5"
+    )
+    assert done.code == 0 and done.complaints() == []
+    assert done.losses == pytest.approx(plain, rel=1e-5)
+    parts = {event["arm"]: event for event in done.events if event["type"] == "parts"}
+    assert set(parts) == {"original", "stitched"}
+    for told in parts.values():
+        assert sum(told["shares"].values()) == pytest.approx(1)
+        assert 0 < told["call"] <= 1
+        assert told["shares"]["matrix"] > 0 and told["shares"]["executor"] > 0
+        assert told["shares"]["memory"] > 0

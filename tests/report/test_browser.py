@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import random
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,13 +17,36 @@ from pathlib import Path
 import pytest
 
 from stitch_operator.gateway import pages
-from stitchcore.report import layout, render
+from stitchcore.report import render
+from stitchcore.report.schema import Report, ReportKernel, ReportNode
 from tests.report import samples
 from tests.report.browser import Browser, chromium
 
 DETAIL = 0.35
-"""Scale from which nodes are drawn one by one (graph.js)."""
+"""Scale from which items are drawn one by one (graph.js)."""
+STEP_X, STEP_Y, WIDTH, HEIGHT = 174, 62, 160, 34
+"""Of items (layout.js)."""
+SCOPES = {
+    "net/dense/MatMul": "library_call", "net/dense/Relu": 0, "net/norm/Mean": 1,
+    "net/norm/Rsqrt": 1, "net/out/deep/only/Add": 2, "grad/net/dense/ReluGrad": 0,
+    "grad/net/norm/Mul": 1, "Sum": 2, "Placeholder": "",
+}  # fmt: skip
+"""Operations of a small step whose script has name scopes, with kernel or reason."""
+LAYOUT = """
+const element = document.createElement("script");
+element.id = "data"; element.type = "application/json";
+element.textContent = JSON.stringify({names: [], inputs: [], kernel: []});
+document.head.append(element);
+%s
+return arguments[0].map((inputs) => {
+  const readers = inputs.map(() => []);
+  inputs.forEach((read, v) => read.forEach((u) => readers[u].push(v)));
+  const {rows, x, y, width, height} = placed(inputs, readers);
+  return {rows, x: [...x], y: [...y], width, height, layers: [...layered(inputs)]};
+});
+"""
 TAB, ENTER, ESCAPE, SPACE = "\ue004", "\ue007", "\ue00c", " "
+BACKSPACE = "\ue003"
 UP, DOWN, LEFT, RIGHT = "\ue013", "\ue015", "\ue012", "\ue014"
 COUNTS = """
 window.counts = {boxes: 0, words: 0, pictures: 0};
@@ -84,11 +108,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("pages")
     for name, report, job in (
         ("hostile", samples.hostile(), samples.job()),
+        ("scoped", scoped(10), None),
         ("large", samples.large(5000), None),
         ("larger", samples.large(20000), None),
     ):
         (made / f"{name}.html").write_text(render.html(report, job), encoding="utf-8")
     return made
+
+
+def scoped(times: int = 1) -> Report:
+    """A report of SCOPES, several times side by side."""
+    nodes = [
+        ReportNode(f"{name}_{time}" if "/" in name else name, name.rpartition("/")[2],
+                   kernel if isinstance(kernel, int) else -1,
+                   kernel if isinstance(kernel, str) else "",
+                   inputs=(max(0, number - 1),))
+        for time in range(times) for number, (name, kernel) in enumerate(SCOPES.items())
+    ]  # fmt: skip
+    kernels = tuple(ReportKernel(f"k{number}", 3) for number in range(3))
+    return Report("a step", "cpu-x86-64-v4", tuple(nodes), kernels)
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +200,11 @@ def test_by_keyboard_alone(browser: Browser, folder: Path) -> None:
     assert browser.ask("document.activeElement.getBoundingClientRect().top") >= 0
     browser.press(ENTER)
     order = []
-    for _ in range(5):
+    for _ in range(8):
         browser.press(TAB)
         order.append(browser.focused())
         assert browser.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    assert order == ["search", "closer", "wider", "fit", "stage"]
+    assert order == ["search", "groups", "open", "close", "closer", "wider", "fit", "stage"]
 
     said = "document.getElementById('said').textContent"
     browser.press(RIGHT)
@@ -185,6 +223,9 @@ def test_by_keyboard_alone(browser: Browser, folder: Path) -> None:
     browser.press(ENTER)
     assert browser.focused() == "Kernel 0"
     browser.press(TAB)
+    assert browser.focused().startswith("close "), "the groups around it"
+    while browser.focused().startswith("close "):
+        browser.press(TAB)
     assert browser.focused() == "Operations here (1)"
     assert browser.ask("document.activeElement.tagName") == "SUMMARY"
     browser.press(ESCAPE)
@@ -226,6 +267,88 @@ def test_search_and_the_list_are_the_graphs_twin(browser: Browser, folder: Path)
     assert browser.ask("document.getElementById('range').textContent") == "1 to 50 of 416"
     browser.ask(f"{rows}[3].querySelector('button').click()")
     assert "block4/matmul" in browser.ask("document.getElementById('said').textContent")
+
+
+def test_layers_are_closed_groups_that_a_click_or_a_key_opens(
+    browser: Browser, folder: Path
+) -> None:
+    """In the script's scopes: a chain of scopes is one group, all there is can be reached."""
+    browser.open((folder / "scoped.html").as_uri())
+    items = "Number(document.querySelector('canvas').dataset.items)"
+    said = "document.getElementById('said').textContent"
+    browser.ask("document.getElementById('close').click()")
+    assert browser.ask(items) == 4, "net, grad, what has no scope, and sources"
+    stage = "document.getElementById('stage')"
+    browser.ask(f"{stage}.focus({{preventScroll: true}})")
+    told = set()
+    for _ in range(4):
+        browser.press(RIGHT)
+        told.add(browser.ask(said))
+    assert {"net, 50 operations, 3 kernels, closed", "grad/net, 20 operations, 2 kernels, closed",
+            "without scope, 10 operations, 1 kernels, closed"} < told  # fmt: skip
+    while not browser.ask(said).startswith("net, 50"):
+        browser.press(LEFT)
+    assert "left, library_call10" in browser.ask("document.getElementById('panel').textContent")
+    browser.press(ENTER)
+    assert browser.ask(items) == 6, "dense, norm, out/deep/only in its place"
+    assert browser.ask(said).startswith("net/dense, 20 operations")
+    browser.press(BACKSPACE)
+    assert browser.ask(items) == 4
+    assert browser.ask(said).startswith("net, 50 operations")
+    browser.ask("document.getElementById('open').click()")
+    assert browser.ask(items) == 90
+    assert browser.logged() == []
+
+
+def test_a_search_opens_what_hides_its_match_and_kernels_are_groups_too(
+    browser: Browser, folder: Path
+) -> None:
+    browser.open((folder / "scoped.html").as_uri())
+    items = "Number(document.querySelector('canvas').dataset.items)"
+    panel = "document.getElementById('panel').textContent"
+    browser.ask("document.getElementById('close').click()")
+    browser.ask("document.getElementById('search').focus()")
+    browser.press(*"deep/only", ENTER)
+    assert "net/out/deep/only/Add_0" in browser.ask(panel)
+    assert browser.ask(items) == 4 - 1 + 2 + 10, "net and out/deep/only are open"
+    browser.ask("[...document.querySelectorAll('#panel .crumb')].at(-1).click()")
+    assert browser.ask(items) == 4
+    assert browser.ask("document.querySelector('#panel h3').textContent") == "net"
+    browser.driver.execute_script(
+        "const groups = document.getElementById('groups');"
+        "groups.value = 'kernels'; groups.dispatchEvent(new Event('change'));"
+    )
+    assert browser.ask(items) == 5, "three kernels, what was left, and sources"
+    browser.ask("document.querySelector('button.kernel[data-kernel=\"1\"]').click()")
+    assert browser.ask("document.querySelector('#panel h3').textContent") == "Kernel 1"
+
+
+def test_any_graph_is_placed_without_overlaps(browser: Browser) -> None:
+    """Graphs with loops too; of those without what is read lies in a layer before."""
+    chance = random.Random(27)
+    graphs = []
+    for number in range(60):
+        count = chance.randrange(41)
+        graphs.append([
+            sorted({u for _ in range(chance.randrange(4))
+                    if (u := chance.randrange(count if number % 2 else max(1, v))) != v
+                    and u < count})
+            for v in range(count)
+        ])  # fmt: skip
+    graphs.append([[], [0], [1], [2], [], [3, 4]])
+    browser.driver.get("about:blank")
+    script = (render.FOLDER / "layout.js").read_text(encoding="utf-8")
+    placed = browser.driver.execute_script(LAYOUT % script, graphs)
+    assert placed[-1]["layers"] == [0, 1, 2, 3, 3, 4], "a source stands above its first reader"
+    for number, (inputs, found) in enumerate(zip(graphs, placed, strict=True)):
+        assert sorted(v for row in found["rows"] for v in row) == list(range(len(inputs)))
+        spots = list(zip(found["x"], found["y"], strict=True))
+        for v, (x, y) in enumerate(spots):
+            assert 0 <= x <= found["width"] - WIDTH and 0 <= y <= found["height"] - HEIGHT
+            assert all(abs(a - x) >= WIDTH or abs(b - y) >= HEIGHT for a, b in spots[:v])
+        if number % 2 == 0:
+            layers = found["layers"]
+            assert all(layers[u] < layers[v] for v, read in enumerate(inputs) for u in read)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -278,11 +401,12 @@ def test_a_frame_of_a_large_graph_draws_what_is_seen_and_no_more(
     most = {}
     for name in ("large", "larger"):
         browser.open((folder / f"{name}.html").as_uri())
+        browser.ask("document.getElementById('open').click()")
         browser.driver.execute_script(COUNTS)
         browser.ask("document.getElementById('stage').focus({preventScroll: true})")
         wide, high = browser.ask("[document.getElementById('stage').clientWidth,"
                                  "document.getElementById('stage').clientHeight]")  # fmt: skip
-        seen = (wide / DETAIL / layout.STEP_X + 2) * (high / DETAIL / layout.STEP_Y + 2)
+        seen = (wide / DETAIL / STEP_X + 2) * (high / DETAIL / STEP_Y + 2)
         far = steps(browser, "0+-")
         assert all(one["drawn"] == 0 and one["boxes"] == 0 for one in far), "one picture, moved"
         assert all(1 <= one["pictures"] <= 2 for one in far)

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include <algorithm>
 #include <deque>
@@ -19,6 +20,11 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 #include "xla/stream_executor/stream.h"
+#if __has_include("xla/tsl/profiler/backends/cpu/traceme_recorder.h")
+#include "xla/tsl/profiler/backends/cpu/traceme_recorder.h"
+#else
+#include "tsl/profiler/backends/cpu/traceme_recorder.h"
+#endif
 
 namespace {
 
@@ -395,4 +401,27 @@ extern "C" __attribute__((visibility("default"))) void TF_InitGraph(
   if (optimizer == nullptr) return TF_SetStatus(status, TF_FAILED_PRECONDITION, "no optimizer");
   optimizer(parameters, status);
   parameters->device_type = "GPU";
+}
+
+// TensorFlow's own record of what its operations do when, which its profiler is built upon; the
+// profiler itself writes to the job's log, and ends a call that asks for a trace while it runs.
+// False where somebody records already.
+extern "C" __attribute__((visibility("default"))) bool stitch_start_trace(int level) {
+  return tsl::profiler::TraceMeRecorder::Start(level);
+}
+
+// What has been recorded since: a line "TAB thread" for each thread, then "begin TAB end TAB name"
+// for what it did, in nanoseconds; to be freed. What took no time is left out.
+extern "C" __attribute__((visibility("default"))) char* stitch_stop_trace() {
+  std::string text;
+  for (const auto& recorded : tsl::profiler::TraceMeRecorder::Stop()) {
+    text += "\t" + recorded.thread.name + "\n";
+    for (const auto& event : recorded.events) {
+      if (!event.IsComplete() || event.end_time <= event.start_time) continue;
+      text += std::to_string(event.start_time) + "\t" + std::to_string(event.end_time) + "\t";
+      for (char c : event.name) text += c == '\n' ? ' ' : c;
+      text += '\n';
+    }
+  }
+  return strdup(text.c_str());
 }
