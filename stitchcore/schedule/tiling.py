@@ -177,7 +177,7 @@ def over_elements(
         between = size_of(extents[a] for a in order[order.index(across) + 1 : -1])
         lines = size_of((extents[order[-1]],)) * between
         if limits.turned_lanes and lines > FEW_LINES:
-            return _turned(extents, order, limits.turned_lanes, limits)
+            return _turned(extents, order, across, limits)
     if not order:
         return Geometry((), (), 1, 1, None, None, 1, 1)
     rows, lane = order[:-1], order[-1]
@@ -194,14 +194,15 @@ def over_elements(
 
 
 def _turned(
-    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], block: int, limits: Limits
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], across: Axis, limits: Limits
 ) -> Geometry:
-    rows, lane = order[:-1], order[-1]
-    count = product(extents[a] for a in rows)
-    chunk = _chunk(count, block, limits)
-    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    """A cache line of lanes, and rows along `across`: what they read of it lies side by side."""
+    kept, lane, block = tuple(a for a in order[:-1] if a != across), order[-1], limits.turned_lanes
+    chunk = _chunk(extents[across], block, limits)
+    chunks = index.ceil_divide(index.from_dim(extents[across]), chunk)
     blocks = index.ceil_divide(index.from_dim(extents[lane]), block)
-    return Geometry((), rows, chunk, chunks, lane, block, blocks, 1)
+    size = index.from_dim(product(extents[a] for a in kept))
+    return Geometry(kept, (across,), chunk, chunks, lane, block, blocks, size)
 
 
 def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits) -> Geometry:
