@@ -114,8 +114,10 @@ def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
         chosen += ["-Rpass=loop-vectorize", "-Rpass-missed=loop-vectorize"]
         chosen += ["-Rpass-analysis=loop-vectorize", "-fno-caret-diagnostics"]
     else:
-        # jammed loops around a lane loop are no longer vectorized (gcc 12)
+        # jammed loops around a lane loop are no longer vectorized (gcc 12); of two choices by one
+        # condition threading makes branches, and vectors a mask for each of them
         chosen += ["-fopt-info-vec-optimized-missed", "-fno-loop-unroll-and-jam"]
+        chosen.append("-fno-thread-jumps")
     return tuple(chosen)
 
 
