@@ -83,13 +83,13 @@ def partial(
     operands: Callable[[Instruction], Sequence[Instruction]],
     moves: bool,
 ) -> list[Instruction]:
-    """Values that vary along some axes of `whole`, or that are moved (where it `moves`
-    any), used by others that vary along all of them."""
+    """Values that vary along some axes of `whole`, or (where it `moves` any) are moved, used by
+    others that vary along all of them."""
     known = frozenset(cached)
 
     def is_partial(value: Instruction) -> bool:
         own = frozenset(axes.of(value))
-        return bool(own) and (own < whole or (moves and is_moved(value)))
+        return bool(own) and (own < whole or (moves and own == whole and is_moved(value)))
 
     def stop(value: Instruction) -> bool:
         if value in known or is_partial(value) or in_memory(value):
