@@ -29,6 +29,7 @@ from stitchcore.codegen.c_lane_tiles import (
     spread,
     tile_size,
 )
+from stitchcore.codegen.c_row_cases import cases
 from stitchcore.codegen.c_row_digits import Counted, counted
 from stitchcore.codegen.c_stretches import alternatives, stretches
 from stitchcore.codegen.c_strided_copies import Staged, staged
@@ -113,6 +114,7 @@ class _C(Renderer):
         self.row: ir.Loop | None = None
         self.rows = 1
         self.masks: frozenset[ir.Scalar] = frozenset()
+        self.conditions: dict[ir.Scalar, ir.Expression] = {}
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
@@ -229,14 +231,40 @@ class _C(Renderer):
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
         for part in stretches(loop, self.ranges):
             self.bound(part.variable, part.begin, part.end)
-            cases = alternatives(part)
-            for number, (condition, case) in enumerate(cases):
+            choices = alternatives(part)
+            for number, (condition, case) in enumerate(choices):
                 test = "" if condition is None else f"if ({self.scalar(condition)})"
                 self.open(f"else {test}" if number else test)
                 self.stretch(case)
                 self.close()
-            if not cases:
-                self.stretch(part)
+            if not choices:
+                self.by_case(part)
+
+    def by_case(self, loop: ir.Loop) -> None:
+        """The cases that most rows are have loops of their own (c_row_cases.py)."""
+        found = cases(loop, self.conditions, self.ranges)
+        if found is None:
+            self.stretch(loop)
+            return
+        bits = [f"(unsigned){self.scalar(c)} << {bit}" for bit, c in enumerate(found.conditions)]
+        number = f"{loop.variable}_case"
+        self.open("")
+        self.emit(f"const unsigned {number} = {' | '.join(bits)};")
+        *tested, last = found.common
+        for case in tested if found.all_rows else found.common:
+            self.open(f"if ({number} == {case.number}u)")
+            self.stretch(case.loop)
+            self.close("} else {")
+            self.depth += 1
+        self.stretch(last.loop if found.all_rows else loop)
+        for _ in tested if found.all_rows else found.common:
+            self.close()
+        self.close()
+
+    def statement(self, statement: ir.Statement) -> None:
+        if isinstance(statement, ir.Let) and statement.scalar.dtype == "pred" and not self.in_lanes:
+            self.conditions[statement.scalar] = statement.value
+        super().statement(statement)
 
     def stretch(self, loop: ir.Loop) -> None:
         sums = outer_accumulators(loop)
