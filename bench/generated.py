@@ -43,8 +43,7 @@ def hlo(function: Callable[..., Any], inputs: Mapping[str, Array]) -> str:
         for number, array in enumerate(inputs.values())
     )
     results = tuple(
-        (given.get(tensor.op.name, tensor.op.name), tensor.value_index)
-        for tensor in traced.outputs
+        (given.get(tensor.op.name, tensor.op.name), tensor.value_index) for tensor in traced.outputs
     )
     region = lower.Subgraph(graph, arguments, results, (), traced.name.decode())
     return lower.hlo_text(region, {}, "function")

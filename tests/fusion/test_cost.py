@@ -7,7 +7,8 @@ import pytest
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.fusion import instructions, occupancy
-from stitchcore.fusion.cost import cost
+from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.cost import SQUARE_OPERATIONS, TURNED_OPERATIONS, cost, work
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
