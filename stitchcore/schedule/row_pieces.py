@@ -76,7 +76,7 @@ def _rows(loop: Loop, limits: Limits) -> _Rows | None:
         return None
     if (outer.kind, lanes.kind) != (LoopKind.SERIAL, LoopKind.LANES):
         return None
-    if not all(isinstance(s, Let | Accumulate) for s in lanes.body):
+    if lanes.begin != 0 or not all(isinstance(s, Let | Accumulate) for s in lanes.body):
         return None
     pieces, length = (_extent(inner) for inner in (outer, lanes))
     if not 1 < pieces <= limits.max_part_rows or not 0 < length < limits.short_piece:
@@ -113,7 +113,7 @@ def _blocks(rows: _Rows, limits: Limits, new: NewName, allocated: list[Statement
     """Blocks of rows: neutral elements, then all pieces of all rows, then what follows by row."""
     loop, lanes = rows.loop, rows.lanes
     length = _extent(lanes)
-    size = min(max(limits.lane_block // length, 1), _most(loop))
+    size = min(max(limits.lane_block // (length * len(rows.sums)), 1), _most(loop))
     block, count = Variable(new("block")), index.add(loop.end, index.multiply(loop.begin, -1))
     first = index.add(loop.begin, index.multiply(block, size))
     last = index.minimum(index.add(first, size), loop.end)
