@@ -35,6 +35,7 @@ def hlo(function: Callable[..., Any], inputs: Mapping[str, Array]) -> str:
     given = {tensor.op.name: f"a{number}" for number, tensor in enumerate(traced.inputs)}
     for node in graph.node:
         node.input[:] = [given.get(name, name) for name in node.input]
+        node.attr.pop("_class", None)  # beside an argument, say
     kept = [node for node in graph.node if node.name not in given]
     del graph.node[:]
     graph.node.extend(kept)
