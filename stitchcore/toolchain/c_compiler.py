@@ -114,10 +114,8 @@ def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
         chosen += ["-Rpass=loop-vectorize", "-Rpass-missed=loop-vectorize"]
         chosen += ["-Rpass-analysis=loop-vectorize", "-fno-caret-diagnostics"]
     else:
-        # jammed loops around a lane loop are no longer vectorized (gcc 12); of two choices by one
-        # condition threading makes branches, and vectors a mask for each of them
+        # jammed loops around a lane loop are no longer vectorized (gcc 12)
         chosen += ["-fopt-info-vec-optimized-missed", "-fno-loop-unroll-and-jam"]
-        chosen.append("-fno-thread-jumps")
     return tuple(chosen)
 
 
