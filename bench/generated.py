@@ -15,6 +15,8 @@ from stitchcore.device.records import DEVICES, Device
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.transforms.expand import expand
 from stitchcore.inject import target
+from stitchcore.tensorflow import lower
+from stitchcore.tensorflow.graph import Edge
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,10 +27,27 @@ def this_device() -> Device:
 
 
 def hlo(function: Callable[..., Any], inputs: Mapping[str, Array]) -> str:
-    """`function`'s HLO before XLA's own optimisations, at the shapes of `inputs`."""
-    jitted = tf.function(function, jit_compile=True, autograph=False)
-    constants = [tf.constant(array) for array in inputs.values()]
-    return str(jitted.experimental_get_compiler_ir(*constants)(stage="hlo"))
+    """`function`'s HLO at the shapes of `inputs`, as a job's regions are lowered: what XLA computes
+    otherwise than TensorFlow is written with TensorFlow's meaning, and no constant is left out."""
+    signature = [tf.TensorSpec(array.shape, array.dtype) for array in inputs.values()]
+    traced = tf.function(function, autograph=False).get_concrete_function(*signature)
+    graph = traced.graph.as_graph_def()
+    given = {tensor.op.name: f"a{number}" for number, tensor in enumerate(traced.inputs)}
+    for node in graph.node:
+        node.input[:] = [given.get(name, name) for name in node.input]
+        node.attr.pop("_class", None)  # beside an argument, say
+    kept = [node for node in graph.node if node.name not in given]
+    del graph.node[:]
+    graph.node.extend(kept)
+    arguments = tuple(
+        lower.Argument(Edge(number, 0), False, array.dtype.name, array.shape)
+        for number, array in enumerate(inputs.values())
+    )
+    results = tuple(
+        (given.get(tensor.op.name, tensor.op.name), tensor.value_index) for tensor in traced.outputs
+    )
+    region = lower.Subgraph(graph, arguments, results, (), traced.name.decode())
+    return lower.hlo_text(region, {}, "function")
 
 
 def compiled(text: str, options: BuildOptions | None = None) -> CompiledModule:

@@ -92,6 +92,16 @@ def maxpool3_grad(x: Any, dy: Any) -> list[Any]:
     return _gradients(lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME"), [x], dy)
 
 
+@_kind(_normal(16, 28, 28, 64), _normal(16, 28, 28, 64))
+def maxpool3_dense_grad(x: Any, dy: Any) -> list[Any]:
+    return _gradients(lambda x: tf.nn.max_pool2d(x, 3, 1, "SAME"), [x], dy)
+
+
+@_kind(_normal(16, 56, 56, 64), _normal(16, 28, 28, 64))
+def avgpool3_strided_grad(x: Any, dy: Any) -> list[Any]:
+    return _gradients(lambda x: tf.nn.avg_pool2d(x, 3, 2, "SAME"), [x], dy)
+
+
 @_kind(_normal(16, 56, 56, 64), _normal(16, 28, 28, 64))
 def avgpool_grad(x: Any, dy: Any) -> list[Any]:
     return _gradients(lambda x: tf.nn.avg_pool2d(x, 2, 2, "VALID"), [x], dy)
@@ -199,6 +209,21 @@ def transpose_last(x: Any) -> list[Any]:
     return [tf.transpose(x * 2.0, [0, 2, 1])]
 
 
+@_kind(_normal(64, 300, 200))
+def transpose_uneven(x: Any) -> list[Any]:
+    return [tf.transpose(x * 2.0, [0, 2, 1])]
+
+
+@_kind(_normal(16, 256, 256))
+def transpose_half(x: Any) -> list[Any]:
+    return [tf.transpose(tf.cast(x, tf.float16) * 2, [0, 2, 1])]
+
+
+@_kind(_integers(1000, 64, 256, 256))
+def transpose_integers(x: Any) -> list[Any]:
+    return [tf.transpose(x + 1, [0, 2, 1])]
+
+
 @_kind(_normal(8, 128, 12, 64))
 def transpose_heads(x: Any) -> list[Any]:
     return [tf.transpose(x * 2.0, [0, 2, 1, 3])]
@@ -270,6 +295,11 @@ def augment(x: Any) -> list[Any]:
     return [tf.clip_by_value((tf.image.flip_left_right(x) - 0.5) * 1.2 + 0.5, 0, 1)]
 
 
+@_kind(_normal(64, 96, 96, 3), _normal(3))
+def flip_and_standardize(x: Any, mean: Any) -> list[Any]:
+    return [(tf.reverse(x, [2]) - mean) * 0.017]
+
+
 @_kind(_normal(128, 20, 64), _normal(128, 20, 1))
 def attention_pool(x: Any, w: Any) -> list[Any]:
     return [tf.reduce_sum(x * tf.nn.softmax(w, 1), 1)]
@@ -332,6 +362,22 @@ def two_softmax(x: Any, y: Any) -> list[Any]:
 @_kind(_normal(64, 64, 64, 32))
 def reduce_mid(x: Any) -> list[Any]:
     return [tf.reduce_mean(x, [1]), tf.reduce_max(x, [2]), tf.reduce_sum(x, [0, 3])]
+
+
+@_kind(_normal(64, 64, 64, 32))
+def reduce_first(x: Any) -> list[Any]:
+    return [tf.reduce_sum(x, [0])]
+
+
+@_kind(_normal(64, 64, 64, 32))
+def reduce_two(x: Any) -> list[Any]:
+    return [tf.reduce_mean(x, [1, 3])]
+
+
+@_kind(_normal(64, 512, 7, 7))
+def channel_moments(x: Any) -> list[Any]:
+    mean, variance = tf.nn.moments(x, [0, 2, 3])
+    return [mean, variance]
 
 
 @_kind(*[_normal(1024, 16) for _ in range(26)])

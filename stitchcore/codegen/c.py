@@ -19,6 +19,7 @@ from stitchcore.codegen.c_cache_hints import (
     prefetched,
     streamed,
 )
+from stitchcore.codegen.c_lane_blocks import block_length, from_zero
 from stitchcore.codegen.c_lane_tiles import (
     TOGETHER,
     cut,
@@ -28,9 +29,11 @@ from stitchcore.codegen.c_lane_tiles import (
     spread,
     tile_size,
 )
+from stitchcore.codegen.c_row_cases import cases
 from stitchcore.codegen.c_row_digits import Counted, counted
 from stitchcore.codegen.c_stretches import alternatives, stretches
 from stitchcore.codegen.c_strided_copies import Staged, staged
+from stitchcore.codegen.c_turned_rows import SIDE, Turned, turned
 from stitchcore.codegen.source import (
     MEMORY_TYPES,
     Renderer,
@@ -111,6 +114,7 @@ class _C(Renderer):
         self.row: ir.Loop | None = None
         self.rows = 1
         self.masks: frozenset[ir.Scalar] = frozenset()
+        self.conditions: dict[ir.Scalar, ir.Expression] = {}
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
@@ -208,17 +212,59 @@ class _C(Renderer):
 
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: ir.Loop) -> None:
+        """A block of lanes is a loop of its constant length, and where the last block of an axis is
+        shorter, that one another loop: gcc makes scalars of a short loop of a variable length."""
+        count, exact = block_length(loop, self.ranges)
+        if not 0 < count <= SUM_BLOCK:
+            self.lanes_of(loop)
+        elif exact:
+            self.lanes_of(from_zero(loop, count))
+        else:
+            self.open(f"if ({self.index(loop.begin)} + {count} <= {self.index(loop.end)})")
+            self.lanes_of(from_zero(loop, count))
+            self.close("} else {")
+            self.depth += 1
+            self.lanes_of(loop)
+            self.close()
+
+    def lanes_of(self, loop: ir.Loop) -> None:
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
         for part in stretches(loop, self.ranges):
             self.bound(part.variable, part.begin, part.end)
-            cases = alternatives(part)
-            for number, (condition, case) in enumerate(cases):
+            choices = alternatives(part)
+            for number, (condition, case) in enumerate(choices):
                 test = "" if condition is None else f"if ({self.scalar(condition)})"
                 self.open(f"else {test}" if number else test)
                 self.stretch(case)
                 self.close()
-            if not cases:
-                self.stretch(part)
+            if not choices:
+                self.by_case(part)
+
+    def by_case(self, loop: ir.Loop) -> None:
+        """The cases that most rows are have loops of their own (c_row_cases.py)."""
+        found = cases(loop, self.conditions, self.ranges)
+        if found is None:
+            self.stretch(loop)
+            return
+        bits = [f"(unsigned){self.scalar(c)} << {bit}" for bit, c in enumerate(found.conditions)]
+        number = f"{loop.variable}_case"
+        self.open("")
+        self.emit(f"const unsigned {number} = {' | '.join(bits)};")
+        *tested, last = found.common
+        for case in tested if found.all_rows else found.common:
+            self.open(f"if ({number} == {case.number}u)")
+            self.stretch(case.loop)
+            self.close("} else {")
+            self.depth += 1
+        self.stretch(last.loop if found.all_rows else loop)
+        for _ in tested if found.all_rows else found.common:
+            self.close()
+        self.close()
+
+    def statement(self, statement: ir.Statement) -> None:
+        if isinstance(statement, ir.Let) and statement.scalar.dtype == "pred" and not self.in_lanes:
+            self.conditions[statement.scalar] = statement.value
+        super().statement(statement)
 
     def stretch(self, loop: ir.Loop) -> None:
         sums = outer_accumulators(loop)
@@ -243,6 +289,9 @@ class _C(Renderer):
     def serial_loop(self, loop: ir.Loop) -> None:
         """Rows that read the same again are taken several at a time (c_lane_tiles.py)."""
         count = 1 if self.in_lanes else rows_together(loop, self.shared)
+        if count == 1 and not self.in_lanes and (across := self.turned(loop)) is not None:
+            self.squares(loop, across)
+            return
         if count == 1:
             by_digits = None if self.in_lanes else counted(loop)
             if by_digits is None:
@@ -259,6 +308,41 @@ class _C(Renderer):
         self.rows = count
         self.body(loop.body)
         self.row = None
+        self.close()
+
+    def turned(self, loop: ir.Loop) -> Turned | None:
+        around = dict(self.ranges)
+        self.bound(loop.variable, loop.begin, loop.end)
+        found, self.ranges = turned(loop, self.ranges), around
+        return found
+
+    def squares(self, loop: ir.Loop, across: Turned) -> None:
+        """Rows of a transpose, SIDE at a time while there are so many, then one by one."""
+        block, lanes = across.block, across.lanes
+        begin, end = self.index(loop.begin), self.index(loop.end)
+        self.open("")
+        self.emit(f"long {block.name} = {begin};")
+        whole = f"{block.name} + {SIDE} <= {end}"
+        if not across.exact:
+            whole += f" && {self.index(lanes.begin)} + {SIDE} <= {self.index(lanes.end)}"
+        self.open(f"for (; {whole}; {block.name} += {SIDE})")
+        self.bound(block.name, loop.begin, loop.end)
+        for square in across.squares:
+            self.allocate(square.local)
+            size, first = DTYPES[square.local.dtype].bytes, self.index(square.first)
+            source = f"&{square.source.name}[{first}]"
+            self.emit(f"st_turn_{size}({square.local.name}, {source}, {square.stride});")
+        self.rows_of(loop, block.name, f"{block.name} + {SIDE}", across.body)
+        self.close()
+        if across.rest:
+            self.rows_of(loop, block.name, end, loop.body)
+        self.close()
+
+    def rows_of(self, loop: ir.Loop, begin: str, end: str, body: Sequence[ir.Statement]) -> None:
+        """Iterations of a serial loop, each `body`."""
+        self.open(self.loop_head(loop.variable, begin, end))
+        self.bound(loop.variable, loop.begin, loop.end)
+        self.body(body)
         self.close()
 
     def counted(self, rows: Counted) -> None:

@@ -73,9 +73,9 @@ def alternatives(loop: Loop) -> list[tuple[Scalar | None, Loop]]:
     cases: list[tuple[Scalar | None, Loop]] = []
     known: dict[Scalar, bool] = {}
     for condition in conditions:
-        cases.append((condition, _chosen(loop, {**known, condition: True})))
+        cases.append((condition, chosen(loop, {**known, condition: True})))
         known[condition] = False
-    return [*cases, (None, _chosen(loop, known))]
+    return [*cases, (None, chosen(loop, known))]
 
 
 def _chain(node: Expression, own: Mapping[Scalar, Expression]) -> tuple[Scalar, ...]:
@@ -92,7 +92,9 @@ def _chain(node: Expression, own: Mapping[Scalar, Expression]) -> tuple[Scalar, 
     return tuple(found)
 
 
-def _chosen(loop: Loop, known: Mapping[Scalar, bool]) -> Loop:
+def chosen(loop: Loop, known: Mapping[Scalar, bool]) -> Loop:
+    """A lane loop where the scalars that are `known` are so."""
+
     def decide(node: Expression) -> Expression:
         if isinstance(node, Scalar) and node in known:
             return Literal(known[node], "pred")

@@ -29,6 +29,7 @@ from stitchcore.fusion.pattern import Estimate, Pattern
 from stitchcore.fusion.reuse import Prices
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.shape import DTYPES
 
 ROW_OPERATIONS = 400
 """What reducing one row costs beside its elements, in simple operations: lanes come together, and
@@ -41,6 +42,12 @@ are few to a vector, and stores wait for loads."""
 TURNED_OPERATIONS = 16
 """What an element costs that is read or written across the rows of memory, in simple operations: it
 is moved alone, not in a vector. Transposes of 0.06 to 4 million elements, less what copies take."""
+
+SQUARE_OPERATIONS = 4
+"""The same where squares of elements are turned in registers (codegen/c_turned_rows.py)."""
+
+SQUARE, SQUARE_BYTES = 16, (2, 4, 8)
+"""Elements of a square's side, and bytes of one of them."""
 
 CHOSEN = (opcodes.PAD, opcodes.CONCATENATE, opcodes.REVERSE)
 """What has elements from here or there: loops over them are no vectors."""
@@ -392,10 +399,21 @@ def work(instruction: Instruction) -> int:
         updates, indices = instruction.operands[2].shape.size, instruction.operands[1].shape.size
         return flops * extent(updates) + INDEX_OPERATIONS * extent(indices)
     if kind != "reduce":
-        return (flops + TURNED_OPERATIONS * turns(instruction)) * extent(instruction.shape.size)
+        return (flops + _turned_operations(instruction)) * extent(instruction.shape.size)
     by_lanes = crosses_tasks(instruction) or is_contraction(instruction)
     rows = 0 if by_lanes else extent(instruction.shape.size)
     return flops * extent(instruction.operands[0].shape.size) + ROW_OPERATIONS * rows
+
+
+def _turned_operations(instruction: Instruction) -> int:
+    """What an element of a transpose costs beside a copy's."""
+    if not turns(instruction):
+        return 0
+    sides = [next(e for e in reversed(value.shape.dims) if e != 1) for value in
+             (instruction, instruction.operands[0])]  # fmt: skip
+    whole = all(extent(side) >= SQUARE for side in sides)
+    squares = whole and DTYPES[instruction.shape.dtype].bytes in SQUARE_BYTES
+    return SQUARE_OPERATIONS if squares else TURNED_OPERATIONS
 
 
 def _base_size(value: Instruction) -> int:

@@ -13,7 +13,7 @@ from stitchcore.hlo.ir.instruction import Instruction, reachable
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling
 from stitchcore.schedule.axes import Axes, Axis
-from stitchcore.schedule.dominants import Dominants, Home, HomeKind, Scheme
+from stitchcore.schedule.dominants import Dominants, Home, HomeKind, Scheme, order_of
 from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.product_rows import ProductRows
 from stitchcore.schedule.sections import (
@@ -71,7 +71,8 @@ class SectionContext:
                 return tiling.over_short_rows(extents, section.rows, inner, self.limits)
             if self.turned(section):
                 return tiling.over_turned_rows(extents, section.rows, inner, self.limits)
-            return tiling.over_rows(extents, section.rows, inner, accumulates, self.limits)
+            piece = self._piece(section.rows)
+            return tiling.over_rows(extents, section.rows, inner, accumulates, self.limits, piece)
         across = self._across(section)
         if not section.combines and len(section.order) > 1 and across in (None, section.order[-2]):
             *order, last = section.order
@@ -126,6 +127,15 @@ class SectionContext:
             tiling.size_of(self.axes.extents[axis] for axis in domain - frozenset(rows))
             for domain in domains
         )
+
+    def _piece(self, rows: tuple[Axis, ...]) -> int:
+        """Elements of a piece of a row that is reduced, where it lies in several; else 0."""
+        for value in self._reduced(rows):
+            order = order_of(self.axes, self.dominants.layouts, value)
+            last = max(order.index(axis) for axis in rows)
+            if any(axis not in rows for axis in order[:last]):
+                return tiling.size_of(self.axes.extents[axis] for axis in order[last + 1 :])
+        return 0
 
     def _across(self, section: SectionScheme) -> Axis | None:
         """The innermost axis of what a section reads, where its lanes are another's."""

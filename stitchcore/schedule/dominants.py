@@ -17,6 +17,7 @@ tied to two homes, or to one whose loops do not fit it, waits for the next phase
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -358,9 +359,11 @@ def partition(
     reduced = frozenset(axes.reduced[reduce])
     lane = order[-1]
     outer = order[:-1]
+    beside = itertools.takewhile(lambda axis: axis not in reduced, reversed(outer))
     return Partition(
         tuple(a for a in outer if a not in reduced),
         tuple(a for a in outer if a in reduced),
         lane,
         lane in reduced,
+        len([*beside]),
     )

@@ -36,7 +36,9 @@ class Limits:
     `max_splits`: parts of one reduction. `max_part_rows`: rows that one f32 accumulator adds up,
     because rounding errors grow with their number. `enough_tasks`: with so many, none is split.
     `least_tasks`: no rows share a task where there would be fewer (0: any). `lane_block`: largest
-    lane range whose accumulators one task keeps in a LOCAL buffer. Fewer than `few_rows` rows,
+    lane range whose accumulators one task keeps in a LOCAL buffer; a longer one is cut into blocks
+    of a quarter, or of up to `block_quarters` where there are enough of them. Pieces shorter than
+    `short_piece` that lie side by side are one task's to add up. Fewer than `few_rows` rows,
     longer than `long_row`, are reduced in parts. A reduction of at most
     `inline_size` is a serial loop. `stage_depth`: operations on the longest way through one lane
     loop of an elementwise section, which is cut beyond twice that (0: never). `local_bytes`: LOCAL
@@ -63,6 +65,8 @@ class Limits:
     enough_tasks: int
     least_tasks: int
     lane_block: int
+    block_quarters: int
+    short_piece: int
     few_rows: int
     long_row: int
     inline_size: int
@@ -98,6 +102,8 @@ CPU = Limits(
     enough_tasks=32,
     least_tasks=0,  # calling a second thread costs more than a small task
     lane_block=4096,
+    block_quarters=4,  # each row of a block begins a page, of which nothing was fetched ahead
+    short_piece=1024,
     few_rows=32,
     long_row=65536,
     inline_size=8,
@@ -142,6 +148,8 @@ def _gpu(device: Device) -> Limits:
         enough_tasks=wave // 2,
         least_tasks=wave,
         lane_block=4 * device.lanes,
+        block_quarters=1,
+        short_piece=0,
         few_rows=device.units,
         long_row=16384,
         inline_size=8,

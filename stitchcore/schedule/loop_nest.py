@@ -108,22 +108,23 @@ class _Lowering(SectionBuilder):
     # ---- the section ---------------------------------------------------------------------------
     def run(self) -> ir.Section:
         plan = self.plan()
-        if self.splits and len(plan.nests) > 1:
+        pays = self.splits and pack_rows.pays(plan, self.geometry, self.axes.extents)
+        self.packed = self.may_pack and pays and self.context.limits.packs
+        by_stages = self.splits and (len(plan.nests) > 1 or self.packed)
+        if by_stages:
             self.geometry = tiling.of_few_rows(
                 self.axes.extents, self.geometry, self.context.limits
             )
-            pays = pack_rows.pays(plan, self.geometry, self.axes.extents)
-            self.packed = self.may_pack and pays and self.context.limits.packs
         combines = any(map(self.is_combined, plan.wanted))
         if combines and self.section.rows is not None:
             self.geometry = replace(self.geometry, interchanged=False)
-        if combines or (len(plan.nests) == 1 and not self.geometry.interchanged):
+        if combines or (len(plan.nests) == 1 and not (self.geometry.interchanged or by_stages)):
             self.geometry = replace(self.geometry, rows_together=1)
         variable = self.context.names.new("task")
         chunk = self.bind_task(Variable(variable))
         self.accumulators()
         self.invariant_values(plan.invariant)
-        if self.splits and len(plan.nests) > 1:
+        if by_stages:
             self.stage_by_stage(plan, chunk)
         elif self.is_flat(plan):
             for nest in plan.nests[0]:
@@ -226,8 +227,9 @@ class _Lowering(SectionBuilder):
         extent = index.from_dim(self.axes.extents[lane])
         whole = frozenset((*self.geometry.rows, lane))
         roots = [*nest.saved, *(sink.root for sink in nest.sinks)]
+        moves = pack_rows.no_vector(self.axes.extents[lane])
         spread = pack_rows.partial(
-            roots, self.axes, whole, self.in_memory, self.cached, self.operands
+            roots, self.axes, whole, self.in_memory, self.cached, self.operands, moves
         )
         for value in spread:
             place = self.saved_buffer(value.shape.dtype, nest.inner, free)

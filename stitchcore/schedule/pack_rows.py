@@ -2,7 +2,9 @@
 
 Rows that do not fill whole vectors leave a remainder each; end to end they leave one. A value that
 varies along rows or lanes only is spread over a LOCAL buffer first, so that every access of the
-packed loop is dense; where one is not (a transposed view, a slice of lanes), rows stay apart.
+packed loop is dense; where one is not (a transposed view, a slice of lanes), rows stay apart. Rows
+shorter than a vector are packed too where they are read in another order (an image flipped): what
+is moved so is spread, element by element, and the rest is vectors.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ STEM = "packed"
 VECTOR = 16
 SHORT = 256
 
+MOVED = (op.REVERSE, op.SLICE, op.PAD, op.CONCATENATE)
+"""What reads its operand's elements at other places than their own."""
+
 
 def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
     """Whether the rows of a section are short, leave remainders, and are all it loops over."""
@@ -37,8 +42,23 @@ def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
     if lane is None or not isinstance(rows, int) or rows < 2 or plan.invariant:
         return False
     extent = extents[lane]
-    short = isinstance(extent, int) and extent < SHORT and extent % VECTOR != 0
+    if len(plan.nests) == 1:
+        short = no_vector(extent) and any(map(is_moved, plan.wanted))
+    else:
+        short = isinstance(extent, int) and extent < SHORT and extent % VECTOR != 0
     return short and all(nest.inner == (lane,) for nests in plan.nests for nest in nests)
+
+
+def is_moved(value: Instruction) -> bool:
+    """Whether a value's elements lie elsewhere in its operand. A flipped row is a shuffled one."""
+    if value.opcode == op.REVERSE:
+        return value.shape.rank - 1 not in value["dimensions"]
+    return value.opcode in MOVED
+
+
+def no_vector(extent: Dim) -> bool:
+    """Whether rows are so short that what a row reads elsewhere may as well be read one by one."""
+    return isinstance(extent, int) and extent < VECTOR
 
 
 def flattens(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim], below: int) -> bool:
@@ -61,13 +81,15 @@ def partial(
     in_memory: Callable[[Instruction], bool],
     cached: Iterable[Instruction],
     operands: Callable[[Instruction], Sequence[Instruction]],
+    moves: bool,
 ) -> list[Instruction]:
-    """Values that vary along some axes of `whole`, used by others that vary along all of them."""
+    """Values that vary along some axes of `whole`, or (where it `moves` any) are moved, used by
+    others that vary along all of them."""
     known = frozenset(cached)
 
     def is_partial(value: Instruction) -> bool:
         own = frozenset(axes.of(value))
-        return bool(own) and own < whole
+        return bool(own) and (own < whole or (moves and own == whole and is_moved(value)))
 
     def stop(value: Instruction) -> bool:
         if value in known or is_partial(value) or in_memory(value):

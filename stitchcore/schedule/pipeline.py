@@ -33,6 +33,7 @@ from stitchcore.schedule import (
     product_rows,
     regional_buffers,
     register_reuse,
+    row_pieces,
     scans,
     section_reuse,
     tiling,
@@ -120,6 +121,13 @@ PASSES: tuple[Pass, ...] = (
         "regional buffers",
         "scratch of which each task touches a part of its own is the memory of its lanes",
         _regional_buffers,
+    ),
+    Pass(
+        "row pieces",
+        "rows that lie in short pieces are added up with their neighbours",
+        _of_sections(
+            lambda section, context: row_pieces.together(section, context.limits, context.names.new)
+        ),
     ),
     Pass(
         "vectorize",

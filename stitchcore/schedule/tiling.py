@@ -36,12 +36,14 @@ SYMBOL_SIZE = 1024
 
 @dataclass(frozen=True)
 class Partition:
-    """Loops of a global reduction: `kept` outer axes, `reduced` outer axes, innermost `lane`."""
+    """Loops of a global reduction: `kept` outer axes, `reduced` outer axes, innermost `lane`. Of
+    the kept ones the last `beside` lie side by side with the lanes inside of all reduced ones."""
 
     kept: tuple[Axis, ...]
     reduced: tuple[Axis, ...]
     lane: Axis
     lane_reduced: bool
+    beside: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,17 @@ def over_rows(
     inner: int,
     accumulates: bool,
     limits: Limits,
+    piece: int = 0,
 ) -> Geometry:
-    """Whole rows of about `inner` elements, a chunk of them a task."""
+    """Whole rows of about `inner` elements, a chunk of them a task: of rows that lie in pieces of
+    so many elements beside their neighbours' as many as there are enough tasks of."""
     count = product(extents[a] for a in rows)
     scope = Scope.GROUP
     chunk = 1
     if accumulates or limits.packs:
         chunk = _chunk(count, inner, limits, limits.max_splits if accumulates else None)
+    if 0 < piece < limits.short_piece and not accumulates and isinstance(count, int):
+        chunk = max(chunk, min(count // limits.enough_tasks, limits.lane_block // piece))
     if inner <= limits.warp_elements and not accumulates and _warps_pay(count, inner, limits):
         scope = Scope.WARP
         chunk = _warp_chunk(count, inner, limits)
@@ -177,7 +183,7 @@ def over_elements(
         between = size_of(extents[a] for a in order[order.index(across) + 1 : -1])
         lines = size_of((extents[order[-1]],)) * between
         if limits.turned_lanes and lines > FEW_LINES:
-            return _turned(extents, order, limits.turned_lanes, limits)
+            return _turned(extents, order, across, limits)
     if not order:
         return Geometry((), (), 1, 1, None, None, 1, 1)
     rows, lane = order[:-1], order[-1]
@@ -194,14 +200,15 @@ def over_elements(
 
 
 def _turned(
-    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], block: int, limits: Limits
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], across: Axis, limits: Limits
 ) -> Geometry:
-    rows, lane = order[:-1], order[-1]
-    count = product(extents[a] for a in rows)
-    chunk = _chunk(count, block, limits)
-    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    """A cache line of lanes, and rows along `across`: what they read of it lies side by side."""
+    kept, lane, block = tuple(a for a in order[:-1] if a != across), order[-1], limits.turned_lanes
+    chunk = _chunk(extents[across], block, limits)
+    chunks = index.ceil_divide(index.from_dim(extents[across]), chunk)
     blocks = index.ceil_divide(index.from_dim(extents[lane]), block)
-    return Geometry((), rows, chunk, chunks, lane, block, blocks, 1)
+    size = index.from_dim(product(extents[a] for a in kept))
+    return Geometry(kept, (across,), chunk, chunks, lane, block, blocks, size)
 
 
 def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits) -> Geometry:
@@ -216,6 +223,7 @@ def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits)
 
 def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits) -> Geometry:
     """A global reduction that stands alone; `chunks` (or `lane_blocks`) are its parts."""
+    loops = _without_short_pieces(extents, loops, limits)
     kept = product(extents[a] for a in loops.kept)
     rows = product(extents[a] for a in loops.reduced)
     lane = extents[loops.lane]
@@ -229,7 +237,7 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
             part = -(-lane // splits) if isinstance(lane, int) else 0
             block = max(limits.task_elements, -(-part // 64) * 64)
     elif not isinstance(lane, int) or lane > limits.lane_block:
-        block = limits.lane_block // 4
+        block = _block(lane, limits)
     if block is not None:
         blocks = index.ceil_divide(index.from_dim(lane), block)
         if not loops.lane_reduced and isinstance(blocks, int):
@@ -241,6 +249,32 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
     return Geometry(
         loops.kept, loops.reduced, chunk, chunks, loops.lane, block, blocks, index.from_dim(kept)
     )
+
+
+def _block(lane: Dim, limits: Limits) -> int:
+    """Lanes of a block of `lane`, whose accumulators a task keeps."""
+    quarter, wanted = max(limits.lane_block // 4, 1), 1
+    if isinstance(lane, int):
+        wanted = min(lane // (quarter * limits.enough_blocks), limits.block_quarters)
+    return quarter * max(wanted, 1)
+
+
+def _without_short_pieces(
+    extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
+) -> Partition:
+    """`loops` whose tasks also walk the kept axes beside their lanes, where one position of these
+    would be a short piece of memory, and enough tasks remain."""
+    kept, size = loops.kept, size_of((extents[loops.lane],))
+    if size >= limits.short_piece or loops.lane_reduced:
+        return loops
+    for axis in reversed(loops.kept[len(loops.kept) - loops.beside :]):
+        extent, outer = extents[axis], size_of(extents[a] for a in kept[:-1])
+        if not isinstance(extent, int) or size * extent > limits.lane_block:
+            break
+        if outer < limits.enough_tasks:
+            break
+        kept, size = kept[:-1], size * extent
+    return replace(loops, kept=kept)
 
 
 def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:

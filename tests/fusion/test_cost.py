@@ -7,7 +7,8 @@ import pytest
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.fusion import instructions, occupancy
-from stitchcore.fusion.cost import cost
+from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.cost import SQUARE_OPERATIONS, TURNED_OPERATIONS, cost, work
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
@@ -68,3 +69,15 @@ def test_elements_that_leave_their_neighbours_move_alone(
     assert instructions.turns(turned) is turns
     more = cost(whole(module_of([turned], [x])), CPU).seconds
     assert (more > cost(whole(module_of([copied], [x])), CPU).seconds) is turns
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "squares"),
+    [((64, 64), "f32", True), ((64, 1, 16), "f16", True), ((64, 8), "f32", False),
+     ((3, 64), "f32", False), ((64, 64), "s8", False)],
+)  # fmt: skip
+def test_squares_are_turned_for_less(shape: tuple[int, ...], dtype: str, squares: bool) -> None:
+    order = (1, 0) if len(shape) == 2 else (2, 1, 0)
+    turned = builder.transpose(parameter(0, shape, dtype), order)
+    each = work(turned) / extent(turned.shape.size)
+    assert each == (SQUARE_OPERATIONS if squares else TURNED_OPERATIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, instruction
 from stitchcore.hlo.ir.shape import Shape
@@ -69,3 +70,38 @@ def test_a_quotient_and_its_remainder_are_one_index() -> None:
     assert index.collapse(row * 36 + lane + 7) == t * 1008 + e + 7
     assert index.collapse(row * 72 + lane) == row * 72 + lane
     assert index.collapse(row * 72 + lane * 2) == t * 2016 + e * 2
+
+
+def packs(output: Instruction, parameters: list[Instruction]) -> bool:
+    """Whether the rows of a kernel of `output` are packed; also checks that it is right."""
+    module = module_of([output], parameters)
+    pattern = whole(module)
+    kernel = check(pattern, module, draw_inputs(pattern, 0), compiled=True)
+    loops = [
+        s for n in kernel.phases[0].sections for s in statements(n.body) if isinstance(s, Loop)
+    ]
+    return any(loop.variable.startswith(STEM) for loop in loops)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 5, 15])
+def test_a_flipped_image_is_moved_first(channels: int) -> None:
+    x, mean = parameter(0, (7, 20, 9, channels)), parameter(1, (channels,))
+    flipped = builder.reverse(x, (2,))
+    less = apply(op.SUBTRACT, flipped, broadcast(mean, flipped.shape.dims, (3,)))
+    assert packs(apply(op.MULTIPLY, less, less), [x, mean])
+
+
+def test_so_is_a_part_of_an_image() -> None:
+    x = parameter(0, (7, 20, 9, 5))
+    part = builder.slice_(x, [(0, 7, 1), (2, 18, 1), (1, 8, 1), (0, 5, 1)])
+    assert packs(apply(op.NEGATE, part), [x])
+
+
+def test_a_row_that_is_flipped_itself_is_shuffled() -> None:
+    x = parameter(0, (7, 20, 9, 8))
+    assert not packs(apply(op.NEGATE, builder.reverse(x, (3,))), [x])
+
+
+def test_a_row_of_a_vector_is_read_as_one() -> None:
+    x = parameter(0, (7, 20, 9, 16))
+    assert not packs(apply(op.NEGATE, builder.reverse(x, (2,))), [x])

@@ -119,6 +119,56 @@ ST_INLINE void st_prefetch_far(const void *from, long bytes) {
   for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, 0, 2);
 }
 
+/* ---- squares of a transpose ---------------------------------------------------------------------- */
+#define ST_SIDE 16
+#ifdef __clang__
+#define ST_SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define ST_SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
+#endif
+/* Vectors whose numbers differ by `distance` swap what is on each other's side of the diagonal. */
+#define ST_SWAP(lanes, distance, LOW, HIGH)                         \
+  ST_UNROLL(lanes) for (int i = 0; i < lanes; i++) {                \
+    if (i & distance) continue;                                     \
+    const vector a = v[i], b = v[i + distance];                     \
+    v[i] = ST_SHUFFLE(vector, a, b, LOW);                           \
+    v[i + distance] = ST_SHUFFLE(vector, a, b, HIGH);               \
+  }
+#define ST_LANES(...) __VA_ARGS__
+#define ST_SWAPS_8                                                                        \
+  ST_SWAP(8, 4, ST_LANES(0, 1, 2, 3, 8, 9, 10, 11), ST_LANES(4, 5, 6, 7, 12, 13, 14, 15)) \
+  ST_SWAP(8, 2, ST_LANES(0, 1, 8, 9, 4, 5, 12, 13), ST_LANES(2, 3, 10, 11, 6, 7, 14, 15)) \
+  ST_SWAP(8, 1, ST_LANES(0, 8, 2, 10, 4, 12, 6, 14), ST_LANES(1, 9, 3, 11, 5, 13, 7, 15))
+#define ST_SWAPS_4                                          \
+  ST_SWAP(4, 2, ST_LANES(0, 1, 4, 5), ST_LANES(2, 3, 6, 7)) \
+  ST_SWAP(4, 1, ST_LANES(0, 4, 2, 6), ST_LANES(1, 5, 3, 7))
+#define ST_SWAPS_2 ST_SWAP(2, 1, ST_LANES(0, 2), ST_LANES(1, 3))
+/* to[r][l] = from[l * stride + r] for a square of elements of some bytes, by vectors of `lanes`. */
+#define ST_TURN(bytes, element, lanes)                                                    \
+  ST_INLINE void st_turn_##bytes(void *to, const void *from, long stride) {               \
+    typedef element vector __attribute__((vector_size(bytes * lanes)));                   \
+    typedef element loose __attribute__((vector_size(bytes * lanes), aligned(bytes), may_alias)); \
+    element *target = (element *)to;                                                      \
+    const element *source = (const element *)from;                                        \
+    for (long l = 0; l < ST_SIDE; l += lanes)                                             \
+      for (long r = 0; r < ST_SIDE; r += lanes) {                                         \
+        vector v[lanes];                                                                  \
+        ST_UNROLL(lanes) for (int i = 0; i < lanes; i++)                                  \
+          v[i] = *(const loose *)(source + (l + i) * stride + r);                         \
+        ST_SWAPS_##lanes                                                                  \
+        ST_UNROLL(lanes) for (int i = 0; i < lanes; i++)                                  \
+          *(loose *)(target + (r + i) * ST_SIDE + l) = v[i];                              \
+      }                                                                                   \
+  }
+ST_TURN(2, int16_t, 8)
+#ifdef __AVX2__
+ST_TURN(4, int32_t, 8)
+ST_TURN(8, int64_t, 4)
+#else
+ST_TURN(4, int32_t, 4)
+ST_TURN(8, int64_t, 2)
+#endif
+
 /* ---- rounding ------------------------------------------------------------------------------------ */
 ST_INLINE float st_floor_f32(float x) { return __builtin_floorf(x); }
 ST_INLINE float st_ceil_f32(float x) { return __builtin_ceilf(x); }
