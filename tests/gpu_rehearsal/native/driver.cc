@@ -258,8 +258,7 @@ FAKE_API int cuModuleLoadData(void** module, const void* image) {
   int major = 0, minor = 0;
   cuDeviceGetAttribute(&major, 75, made->context->device);
   cuDeviceGetAttribute(&minor, 76, made->context->device);
-  int architecture = made->image.architecture;
-  if (architecture / 10 != major || architecture % 10 > minor) return kNoBinary;
+  if (!standin::Suits(made->image, major, minor)) return kNoBinary;
   if (!FindTwin(made->image, &made->twin)) return Refuse(kInvalidImage, "a module without a twin");
   return *module = made, kSuccess;
 }
