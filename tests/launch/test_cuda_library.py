@@ -333,9 +333,11 @@ def test_ptx_stands_in_for_the_cubin_of_an_architecture(
         assert setting.program.kernel_info(0).registers > 0
         assert run(setting) is None
     other = replace(table, modules=((Cubin("sm_130", PTX.replace(b"[24]", b"[32]")),),))
-    with loaded_and_unloaded(standin, cuda, other) as one:
-        with pytest.raises(LaunchError, match="32 bytes"):
-            one.prepare()
+    with (
+        pytest.raises(LaunchError, match="32 bytes"),
+        loaded_and_unloaded(standin, cuda, other) as one,
+    ):
+        one.prepare()
     standin.devices(major=12)
     with pytest.raises(LaunchError) as refused, loaded_and_unloaded(standin, cuda, table) as one:
         one.prepare()
