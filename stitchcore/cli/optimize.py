@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     device = device_of(target)
     if device is None:
-        detail = f"no device record of this name; there is {', '.join(DEVICES)}"
+        detail = f"no record of this device or of one before it; there is {', '.join(DEVICES)}"
         refusal = Refusal(target, Reason.WRONG_TARGET, detail)
         refuse(open_store(str(store)), digest, refusal, {"settings": options.signature})
         return 0
