@@ -24,7 +24,6 @@ from tests import lean
 from tests.gpu_rehearsal import jobs
 from tests.gpu_rehearsal.build import fake_gpu
 from tests.loop_ir.sample import column_sum
-from tests.tiers import nightly_but
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_nvrtc")]
 TOLERANCE = 1e-5
@@ -47,7 +46,8 @@ MACHINES: dict[str, tuple[dict[str, str], str]] = {
 sm_130, so the driver compiles its PTX."""
 
 
-@pytest.mark.parametrize("machine", nightly_but("sm_130", of=MACHINES))
+@pytest.mark.nightly
+@pytest.mark.parametrize("machine", MACHINES)
 def test_a_job_on(machine: str, tmp_path: Path) -> None:
     settings, end = MACHINES[machine]
     arguments = ("custom_loop", "--steps", STEPS)
