@@ -88,11 +88,12 @@ bench-jobs: plugin $(STAMP_ZOO)
 reproduce: $(STAMP)
 	$(VENV)/bin/python -m stitchcore.cli reproduce --out bench/results/reproduce
 
-# What only a GPU can show: the tests that need one, compute-sanitizer, then the workloads against
-# XLA:GPU and Inductor. Ends within GPU_SECONDS; given again it goes on with what is left.
+# What only a GPU can show: the tests that need one, what a launch costs, compute-sanitizer, whole
+# jobs, the calibration record, then the workloads against XLA:GPU and Inductor. Ends within
+# GPU_SECONDS; given again it goes on with what is left. GPU_OPTIONS=--dry-run rehearses it.
 gpu: $(if $(filter $(VENV)/%,$(GPU_PYTHON)),$(STAMP))
 	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m bench.gpu.session \
-		--seconds $(GPU_SECONDS) --output $(GPU_OUTPUT)
+		--seconds $(GPU_SECONDS) --output $(GPU_OUTPUT) $(GPU_OPTIONS)
 
 # A real Kubernetes cluster on this machine, built from Go modules once and kept outside the checkout.
 cluster: cluster-build

@@ -29,7 +29,7 @@ from rich.progress import Progress
 from bench import record
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.gpus import GPUS
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
 from stitchcore.fusion.text import bodies
@@ -180,7 +180,7 @@ def write(found: Figures) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and print. Returns 1 where a kernel is refused or spills."""
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_compile")
-    parser.add_argument("--target", action="append", choices=sorted(MULTIPROCESSORS))
+    parser.add_argument("--target", action="append", choices=sorted(GPUS))
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("name", nargs="*", default=workloads.NAMES)
     given = parser.parse_args(arguments)

@@ -27,7 +27,7 @@ from bench.cuda_compile import correlation
 from stitchcore.codegen import cuda
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.gpus import GPUS
 from stitchcore.device.records import DEVICES
 from stitchcore.device.timing import Classes
 from stitchcore.fusion.cost import cost
@@ -102,7 +102,7 @@ def table(found: Sequence[Kernel], target: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, count, write, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_instructions")
-    parser.add_argument("--target", default="sm_90", choices=sorted(MULTIPROCESSORS))
+    parser.add_argument("--target", default="sm_90", choices=sorted(GPUS))
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("name", nargs="*", default=workloads.NAMES)
     given = parser.parse_args(arguments)

@@ -18,7 +18,7 @@ def main() -> None:
 
 @main.command("build")
 @click.option("--tensorflow", default="2.21", show_default=True, help="of the worker's image")
-@click.option("--cuda", is_flag=True, help="with CUDA 12 and CuPy in the worker's image")
+@click.option("--cuda", is_flag=True, help="for workers with GPUs: TensorFlow for CUDA 12")
 def build_command(tensorflow: str, cuda: bool) -> None:
     """Build the images of this checkout on stand-ins for their public bases."""
     console = Console(highlight=False, soft_wrap=True)

@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 from images.catalogue import ROOT, TENSORFLOWS
 
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_27", "manylinux_2_28")
@@ -34,8 +37,22 @@ def wanted() -> Iterator[tuple[Path, list[str]]]:
     for minor in TENSORFLOWS:
         asked = [*service, *_extra("worker"), f"tensorflow-cpu=={minor}.*", *NUMPY.get(minor, ())]
         yield ROOT / f"images/worker/tf{minor}.txt", asked
-        cuda = [*asked, *_extra("cuda12"), CUPY]
+        cuda = [one.replace("tensorflow-cpu", "tensorflow") for one in asked]
+        cuda += [*_extra("cuda12"), CUPY]
         yield ROOT / f"images/worker/tf{minor}-cuda12.txt", cuda
+
+
+def cuda_libraries(requires: Sequence[str]) -> list[str]:
+    """Of what a TensorFlow says it requires, the libraries of its build for CUDA, each from the
+    version that it names up to the next major one. Releases before 2.21 name one version, which
+    leaves out the NVRTC of ours; 2.21 asks as we do."""
+    libraries = []
+    for requirement in map(Requirement, requires):
+        if requirement.marker is None or not requirement.marker.evaluate({"extra": "and-cuda"}):
+            continue
+        least = min(Version(one.version) for one in requirement.specifier if one.operator[0] != "<")
+        libraries.append(f"{requirement.name}>={least},<{least.major + 1}")
+    return libraries
 
 
 def headers() -> str:
@@ -81,9 +98,17 @@ def _extra(name: str) -> list[str]:
     return list(found)
 
 
+def _with_libraries(asked: list[str]) -> list[str]:
+    builds = [one for one in asked if Requirement(one).name == "tensorflow"]
+    if not builds:
+        return asked
+    [found] = resolved(builds, "--no-deps")
+    return [*asked, *cuda_libraries(found["metadata"]["requires_dist"])]
+
+
 def write() -> None:
     """All lists anew."""
     (ROOT / "images/runtime/tensorflow.txt").write_text(headers())
     for path, asked in wanted():
-        path.write_text(text(resolved(asked)))
+        path.write_text(text(resolved(_with_libraries(asked))))
         print(path.relative_to(ROOT), flush=True)

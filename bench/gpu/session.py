@@ -1,9 +1,11 @@
 """`python -m bench.gpu.session --seconds 570 --output DIR`: all that only a GPU can show.
 
-The tests that need one, compute-sanitizer's tools over whole modules, then `bench.gpu` with the
-time that is left. A device is lent for minutes at a time: what went well is in DIR/session.json and
-is not done again by the same command, which goes on until nothing is left (code 0; else 3, or 1 for
-what went wrong, whose words are in DIR/session.txt).
+The tests that need one, what a launch costs, compute-sanitizer's tools over whole modules, whole
+jobs, the calibration record, then `bench.gpu` with the time that is left. A device is lent for
+minutes at a time: what went well is in DIR/session.json and is not done again by the same command,
+which goes on until nothing is left (code 0; else 3, or 1 for what went wrong, whose words are in
+DIR/session.txt). `--dry-run` runs the same parts where there is no GPU, on stand-ins, so that a
+device's first minute is not lost to a mistake.
 """
 
 from __future__ import annotations
@@ -37,17 +39,33 @@ class Part:
     seconds: float
 
 
-def parts(output: Path, python: str) -> list[Part]:
+def parts(output: Path, python: str, dry: bool = False) -> list[Part]:
     """In the order in which they are worth most."""
-    tests = (python, "-m", "pytest", "-m", "gpu", "tests/runtime", "-q", "-p", "no:cacheprovider")
-    found = [Part("tests", tests, 240.0)]
+    pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    rehearsed = ("--dry-run",) if dry else ()
+    collected = ("--collect-only",) if dry else ()
+    launches = (python, "-m", "bench.gpu.launches", "--output", str(output / "launches.json"))
+    found = [
+        Part("tests", (*pytest, *collected, "-m", "gpu", "tests/runtime"), 240.0),
+        Part("launches", (*launches, *rehearsed), 60.0),
+    ]
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     for tool in TOOLS:
         command = (sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
-        run = (*command, python, "-m", "bench.gpu.once", *SANITIZED)
-        found.append(Part(f"sanitizer-{tool}", run, 120.0))
-    bench = (python, "-m", "bench.gpu", "--output", str(output))
-    return [*found, Part("bench", bench, 1e6)]
+        once = (python, "-m", "bench.gpu.once", *rehearsed, *SANITIZED[: 1 if dry else None])
+        found.append(Part(f"sanitizer-{tool}", once if dry else (*command, *once), 120.0))
+    jobs = (python, "-m", "bench.gpu.jobs", "--output", str(output), *rehearsed)
+    jobs += ("--steps", "60", "--only", "inference") if dry else ()
+    calibration = (python, "-m", "bench.gpu.calibration", "--output", str(output / "device.json"))
+    one_launch = "each_kernel_is_launched_alone_and_the_record_written"
+    calibrated = (*pytest, "tests/runtime/test_calibration.py", "-k", one_launch)
+    bench = (python, "-m", "bench.gpu", *rehearsed, "--output", str(output))
+    return [
+        *found,
+        Part("jobs", jobs, 240.0),
+        Part("calibration", calibrated if dry else calibration, 90.0),
+        Part("bench", bench, 1e6),
+    ]
 
 
 def run(given: Sequence[Part], output: Path, deadline: float) -> int:
@@ -97,9 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.session", description=__doc__)
     parser.add_argument("--seconds", type=float, default=570.0)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args(arguments)
     deadline = time.monotonic() + given.seconds
-    return run(parts(given.output, sys.executable), given.output, deadline)
+    return run(parts(given.output, sys.executable, given.dry_run), given.output, deadline)
 
 
 if __name__ == "__main__":

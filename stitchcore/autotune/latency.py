@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stitchcore.codegen import cuda
-from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
+from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.device.timing import Classes, Timing
 from stitchcore.fusion import occupancy
@@ -116,7 +116,7 @@ def _phase(
     busiest = math.ceil(blocks / device.units) / blocks
     cycles = max(waves * latency / blocks, longest, issued * busiest)
     lanes = min(blocks, resident) * kernel.threads / device.units
-    share = lanes / MULTIPROCESSORS[device.target].threads
+    share = lanes / multiprocessor(device.target).threads
     total = sum(moved.values())
     run = under_way / total / occupancy.RUN_BYTES if total else 1.0
     transfers = sum(

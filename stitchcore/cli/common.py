@@ -160,7 +160,7 @@ def device_of(target: str, output: Output) -> Device:
         except Refused as refused:
             mend = "`stitch calibrate --out FILE` writes such a file"
             fail(output, target, f"not a device record ({refused.refusal.detail})", mend)
-    found = DEVICES.get(target)
+    found = records.device_of(target)
     if found is None:
         fail(output, f"target {target!r}", "unknown", f"one of: {', '.join(DEVICES)}")
     return found

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from stitchcore import options as settings
 from stitchcore.artifact.store import open_store
-from stitchcore.device.records import DEVICES
+from stitchcore.device.records import DEVICES, device_of
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.options import Options
 from stitchcore.tensorflow import import_blocklist
@@ -70,12 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         library=parsed.library,
         memory=parsed.memory,
     )
-    if target not in DEVICES:
-        detail = f"no device record of this name; there is {', '.join(DEVICES)}"
+    device = device_of(target)
+    if device is None:
+        detail = f"no record of this device or of one before it; there is {', '.join(DEVICES)}"
         refusal = Refusal(target, Reason.WRONG_TARGET, detail)
         refuse(open_store(str(store)), digest, refusal, {"settings": options.signature})
         return 0
-    optimize(request, str(store), DEVICES[target], options)
+    optimize(request, str(store), device, options)
     return 0
 
 

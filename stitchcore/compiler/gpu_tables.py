@@ -14,7 +14,7 @@ from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.opcode_record import highest, lowest
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.launch.cuda_program import CudaLaunch, launch_table
-from stitchcore.launch.cuda_table import DRIVER, Cubin, write
+from stitchcore.launch.cuda_table import Cubin, driver_of, write
 from stitchcore.launch.place import Input, Output
 from stitchcore.loop_ir.nodes import (
     Apply,
@@ -45,7 +45,8 @@ def launch_table_of(kernel: Kernel, program: CompiledProgram) -> bytes:
     places = tuple(map(Input, range(inputs))), tuple(map(Output, range(outputs)))
     launch = CudaLaunch(kernel, *places, 0, kernel.threads, shared_bytes(kernel))
     modules = [[Cubin(program.target, program.data)]]
-    return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, DRIVER))
+    driver = driver_of(program.version)
+    return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, driver))
 
 
 def differs(kernel: Kernel) -> Refusal | None:

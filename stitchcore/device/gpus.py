@@ -23,7 +23,7 @@ fits `lanes` to one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitchcore.device.timing import Classes, Timing
 
@@ -96,3 +96,22 @@ GPUS: Mapping[str, Gpu] = {
 }
 """By target: V100, A100, A10, L4, H100, B200. Counts are those of the smaller data centre cards (an
 A40 has 84 of sm_86): at load the launch library takes the device's own."""
+
+SHARED_EVERYWHERE = 49152
+"""Bytes of shared memory that a block has on every GPU, unasked."""
+
+
+def gpu_of(target: str) -> Gpu | None:
+    """The record of "sm_NN": where there is none that of the newest older GPU, without more shared
+    memory than every GPU has; None for what is older than all."""
+    if target in GPUS:
+        return GPUS[target]
+    number = target.removeprefix("sm_")
+    if number == target or not number.isdecimal():
+        return None
+    older = {int(name[3:]): gpu for name, gpu in GPUS.items() if int(name[3:]) <= int(number)}
+    if not older:
+        return None
+    nearest = older[max(older)]
+    unit = replace(nearest.multiprocessor, shared_bytes_per_block=SHARED_EVERYWHERE)
+    return replace(nearest, multiprocessor=unit)

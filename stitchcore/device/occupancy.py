@@ -5,9 +5,14 @@ The formula agreed with NVIDIA's cuda_occupancy.h in 120,000 random cases (sm_70
 
 from __future__ import annotations
 
-from stitchcore.device.gpus import GPUS
+from stitchcore.device.gpus import Multiprocessor, gpu_of
 
-MULTIPROCESSORS = {target: gpu.multiprocessor for target, gpu in GPUS.items()}
+
+def multiprocessor(target: str) -> Multiprocessor:
+    """Of a GPU, or of the nearest one that is known (gpus.gpu_of). Raises KeyError without one."""
+    if (gpu := gpu_of(target)) is None:
+        raise KeyError(target)
+    return gpu.multiprocessor
 
 
 def blocks_per_multiprocessor(target: str, threads: int, registers: int, shared_bytes: int) -> int:
@@ -15,7 +20,7 @@ def blocks_per_multiprocessor(target: str, threads: int, registers: int, shared_
 
     0 if not even one fits. Registers come in units of 256 a warp, in four partitions.
     """
-    unit = MULTIPROCESSORS[target]
+    unit = multiprocessor(target)
     if shared_bytes > unit.shared_bytes_per_block:
         return 0
     warps = -(-threads // 32)

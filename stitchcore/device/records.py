@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from stitchcore.device.gpus import GPUS, Gpu
+from stitchcore.device.gpus import GPUS, Gpu, gpu_of
 from stitchcore.device.timing import Timing, timing_of
 from stitchcore.errors import Reason, Refused
 
@@ -135,6 +135,14 @@ DEVICES: dict[str, Device] = {
     )
 }  # fmt: skip
 """By target."""
+
+
+def device_of(target: str) -> Device | None:
+    """The record of a target; of a GPU that has none the nearest one's (gpus.gpu_of)."""
+    if target in DEVICES:
+        return DEVICES[target]
+    gpu = gpu_of(target)
+    return None if gpu is None else _gpu(target, gpu)
 
 
 def read(path: Path) -> Device:

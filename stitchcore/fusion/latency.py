@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.occupancy import multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.device.timing import Classes, Timing
 from stitchcore.fusion.contraction import WARP_LANES, is_contraction, term_cycles
@@ -65,7 +65,7 @@ def seconds(work: Work, device: Device, share: float = 1.0, path_cycles: float =
     timing = device.timing
     if timing is None:
         return work.flops / device.flops_per_second
-    resident = MULTIPROCESSORS[device.target].threads * device.units * share
+    resident = multiprocessor(device.target).threads * device.units * share
     if not resident:
         return float("inf")
     waves = timing.chain(work.counts) / resident

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
+from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.fusion.extents import extent
 from stitchcore.fusion.pattern import Pattern
@@ -84,7 +84,7 @@ def occupancy(used: int, shared: int, device: Device) -> float:
     if device.kind == "cpu":
         return 1.0
     blocks = blocks_per_multiprocessor(device.target, device.lanes, used, shared)
-    return blocks * device.lanes / MULTIPROCESSORS[device.target].threads
+    return blocks * device.lanes / multiprocessor(device.target).threads
 
 
 def enough_threads(device: Device) -> float:
@@ -94,7 +94,7 @@ def enough_threads(device: Device) -> float:
     if timing is None:
         return 0.0
     under_way = device.bytes_per_second / device.units / timing.hertz * timing.cpi.memory
-    return min(under_way / RUN_BYTES / MULTIPROCESSORS[device.target].threads, 1.0)
+    return min(under_way / RUN_BYTES / multiprocessor(device.target).threads, 1.0)
 
 
 def slowed(share: float, device: Device) -> float:

@@ -19,8 +19,8 @@ from stitchcore.loop_ir.index import Index
 MAGIC = b"STLAUNCH"
 VERSION = 1
 DRIVER = 12000
-"""The oldest driver asked of, CUDA 12.0: what NVRTC 12 compiles for, and the first that has what
-the launch library checks handles with."""
+"""The oldest driver asked of, CUDA 12.0: the first that has what the launch library checks handles
+with."""
 ALIGNMENT = 256
 """Of an arena and of the regions in it, in bytes: what TensorFlow's GPU allocator aligns to."""
 CHECK_BYTES = 16
@@ -59,10 +59,15 @@ Word = Input | Output | InRegion | Value | BarrierWord | CheckRanges
 """A place is the word that holds its address."""
 
 
+def driver_of(nvrtc: str) -> int:
+    """The oldest driver that loads cubins of this version of NVRTC: any of its major version."""
+    return max(DRIVER, 1000 * int(nvrtc.partition(".")[0]))
+
+
 @dataclass(frozen=True)
 class Cubin:
     """A module compiled for one architecture, "sm_90". It runs on devices of the same major number
-    and of no lower minor one."""
+    and of no lower minor one. Its data may be PTX, which the driver compiles for such a device."""
 
     target: str
     data: bytes

@@ -11,7 +11,7 @@ import difflib
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from stitchcore.device.records import DEVICES, Device
+from stitchcore.device.records import Device, device_of
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.cost import cost
 from stitchcore.fusion.explain import SOURCE, Explanation, Place, apart
@@ -91,7 +91,7 @@ def _kernels(
     """Why two kernels of one region are not one."""
     region = report.regions[first.region]
     stored = modules.get(region.key)
-    device = DEVICES.get(report.target)
+    device = device_of(report.target)
     if stored is None or device is None:
         return "", "the artifact does not hold the plan of their region", ()
     module = parse(stored.module)

@@ -157,6 +157,10 @@ def _run(
     state: RequestState, verify_regions: bool = True
 ) -> tuple[RequestState, Mapping[str, float]]:
     """What the stages make of `state`, and their wall seconds by name."""
+    if state.device.kind == "gpu":
+        from stitchcore.tensorflow.visible_gpus import leave_out_unusable
+
+        leave_out_unusable()
     stages = [stage for stage in STAGES if verify_regions or stage.name not in VERIFICATION_STAGES]
     seconds: dict[str, float] = {}
     with state.opened:

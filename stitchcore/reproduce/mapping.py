@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stitchcore.codegen import cuda
-from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
+from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
 from stitchcore.device.records import DEVICES
 from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.fusion.pattern import Pattern
@@ -57,7 +57,7 @@ def mapping(rows: int, columns: int, target: str, mechanisms: Mechanisms = ALL) 
     assert isinstance(parts, int)
     warps = kernel.threads // WARP_LANES if section.scope is Scope.WARP else 1
     blocks = -(-section.tasks // warps)
-    unit = MULTIPROCESSORS[target]
+    unit = multiprocessor(target)
     registers = register_pressure.registers(kernel)
     shared = cuda.shared_bytes(kernel)
     held = blocks_per_multiprocessor(target, kernel.threads, registers, shared)

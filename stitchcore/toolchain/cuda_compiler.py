@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stitchcore.codegen import cuda
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.gpus import GPUS, gpu_of
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.toolchain import compile_cache, launch_bounds, nvrtc, nvrtc_process
@@ -72,13 +72,11 @@ def compile_kernels(
 
 
 def require(target: str) -> None:
-    """Raises Refused where NVRTC is missing or `target` is not an architecture that it compiles for
-    and whose limits are known."""
-    known = nvrtc.architectures()
-    if target not in MULTIPROCESSORS or target not in known:
-        usable = ", ".join(name for name in known if name in MULTIPROCESSORS)
-        detail = f"NVRTC {nvrtc.nvrtc_version()} here compiles for {usable}"
-        raise Refused(target, Reason.WRONG_TARGET, detail)
+    """Raises Refused where NVRTC is missing, or `target` is older than what it compiles for or than
+    any GPU whose limits are known."""
+    nvrtc.compiled_for(target)
+    if gpu_of(target) is None:
+        raise Refused(target, Reason.WRONG_TARGET, f"limits are known from {next(iter(GPUS))} on")
 
 
 def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:
@@ -196,7 +194,8 @@ def _halved(
 # ---- the cache -----------------------------------------------------------------------------------
 def _key(source: str, target: str) -> str:
     plain = re.sub(r"^\s*/\*.*?\*/\s*$", "", source, flags=re.MULTILINE | re.DOTALL)
-    parts = (plain, _headers(), nvrtc.nvrtc_version(), *nvrtc.options(target))
+    parts = [plain, _headers(), nvrtc.nvrtc_version(), *nvrtc.options(target)]
+    parts += ["ptx"] if nvrtc.is_ptx(target) else []
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stitchcore.codegen import cuda
-from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
+from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
 from stitchcore.errors import Reason, Refused
 from stitchcore.launch.cuda_parameters import is_cooperative
 from stitchcore.loop_ir.nodes import Kernel
@@ -79,7 +79,7 @@ def require_shared(kernel: Kernel, target: str, static_bytes: int = 0) -> int:
     """
     shared = cuda.shared_bytes(kernel) + static_bytes
     if blocks_per_multiprocessor(target, kernel.threads, 0, shared) == 0:
-        most = MULTIPROCESSORS[target].shared_bytes_per_block
+        most = multiprocessor(target).shared_bytes_per_block
         detail = f"{shared} bytes a block, {target} has {most}: cut the pattern or its rows"
         raise Refused(kernel.name, Reason.SHARED_MEMORY, detail)
     return shared
@@ -122,7 +122,7 @@ def judged(kernel: Kernel, resources: Resources, bound: int, target: str) -> Fit
         resources=resources,
         shared_bytes=shared,
         blocks=blocks,
-        wave=blocks * MULTIPROCESSORS[target].count,
+        wave=blocks * multiprocessor(target).count,
         cooperative=is_cooperative(kernel),
         threads=kernel.threads,
     )
@@ -137,4 +137,4 @@ def _with_tasks(kernel: Kernel, target: str) -> int:
         if not all(isinstance(count, int) for count in tasks):
             return blocks_per_unit(kernel.threads)
         most = max(most, sum(count for count in tasks if isinstance(count, int)))
-    return -(-most // MULTIPROCESSORS[target].count)
+    return -(-most // multiprocessor(target).count)

@@ -41,8 +41,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A cubin for `target`, the resources of its kernels, NVRTC's version, and the seconds of
-    processor time it took."""
+    """A cubin for `target` (PTX where `is_ptx`), the resources of its kernels, NVRTC's version, and
+    the seconds of processor time it took."""
 
     data: bytes
     target: str
@@ -74,7 +74,10 @@ def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
             errors = [line for line in log.splitlines() if "error" in line][:5]
             detail = "; ".join(errors) or log[-500:]
             raise Refused("nvrtc", Reason.COMPILE_FAILED, detail)
-        data = _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+        if is_ptx(target):
+            data = _text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
+        else:
+            data = _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
     seconds = time.thread_time() - began
@@ -108,7 +111,7 @@ def read_resources(log: str) -> tuple[Resources, ...]:
 
 def options(target: str) -> tuple[str, ...]:
     """What NVRTC is told for `target`: no fast-math, no contraction (docs/decisions.md 12)."""
-    chosen = [f"--gpu-architecture={target}", "--fmad=false", "--ptxas-options=-v"]
+    chosen = [f"--gpu-architecture={compiled_for(target)}", "--fmad=false", "--ptxas-options=-v"]
     chosen += ["--std=c++17", "--prec-div=true", "--prec-sqrt=true", "--ftz=true"]
     return tuple(chosen)
 
@@ -120,6 +123,24 @@ def architectures() -> tuple[str, ...]:
     numbers = (ctypes.c_int * count.value)()
     _require(library.nvrtcGetSupportedArchs(numbers) == 0, "architectures", 0)
     return tuple(f"sm_{number}" for number in numbers)
+
+
+def compiled_for(target: str) -> str:
+    """What NVRTC compiles for where code for `target` is wanted: that, or the newest architecture
+    that is older. Raises Refused: WRONG_TARGET where there is none."""
+    number = target.removeprefix("sm_")
+    most = int(number) if number != target and number.isdecimal() else 0
+    known = {int(name[3:]): name for name in architectures()}
+    if not (older := [one for one in known if one <= most]):
+        detail = f"NVRTC {nvrtc_version()} here compiles for {', '.join(known.values())}"
+        raise Refused(target, Reason.WRONG_TARGET, detail)
+    return known[max(older)]
+
+
+def is_ptx(target: str) -> bool:
+    """Whether code for `target` is PTX, which its driver compiles: this NVRTC knows no architecture
+    of its major number."""
+    return compiled_for(target)[:-1] != target[:-1]
 
 
 def _text(size: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
+from stitchcore.device.gpus import GPUS, SHARED_EVERYWHERE
+from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
+from stitchcore.device.records import DEVICES, device_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,7 @@ def test_worked_cases(target: str, threads: int, registers: int, shared: int, bl
 
 
 @given(
-    st.sampled_from(sorted(MULTIPROCESSORS)),
+    st.sampled_from(sorted(GPUS)),
     st.integers(1, 32),
     st.integers(0, 255),
     st.integers(0, 240_000),
@@ -36,10 +38,20 @@ def test_worked_cases(target: str, threads: int, registers: int, shared: int, bl
 def test_no_resource_is_exceeded_and_one_more_block_would(
     target: str, warps: int, registers: int, shared: int
 ) -> None:
-    unit = MULTIPROCESSORS[target]
+    unit = multiprocessor(target)
     blocks = blocks_per_multiprocessor(target, warps * 32, registers, shared)
     assert 0 <= blocks <= unit.blocks
     assert blocks * warps * 32 <= unit.threads
     assert blocks * warps * registers * 32 <= unit.registers
     assert blocks * (shared + unit.reserved_bytes_per_block) <= unit.shared_bytes or blocks == 0
     assert blocks <= blocks_per_multiprocessor(target, warps * 32, registers, 0)
+
+
+def test_a_gpu_without_a_record_is_planned_for_as_the_one_before_it() -> None:
+    """But with the shared memory that every GPU has: a newer one may have less."""
+    blackwell, unknown = multiprocessor("sm_100"), multiprocessor("sm_120")
+    assert (unknown.registers, unknown.threads) == (blackwell.registers, blackwell.threads)
+    assert unknown.shared_bytes_per_block == SHARED_EVERYWHERE < blackwell.shared_bytes_per_block
+    assert device_of("sm_120") is not None and device_of("sm_100") is DEVICES["sm_100"]
+    for target in ("sm_61", "gfx942", "sm_", "cpu-x86-64-v9"):
+        assert device_of(target) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.occupancy import multiprocessor
 from stitchcore.device.records import DEVICES
 from stitchcore.fusion import instructions, occupancy
 from stitchcore.fusion.candidates import extent
@@ -38,7 +38,7 @@ def test_few_live_values_leave_memory_its_speed() -> None:
 def test_a_kernel_of_too_many_registers_is_charged_for_idle_threads() -> None:
     estimate = cost(alive(300), GPU)
     assert 128 < estimate.registers <= 255
-    assert estimate.occupancy == 256 / MULTIPROCESSORS["sm_90"].threads  # one block
+    assert estimate.occupancy == 256 / multiprocessor("sm_90").threads  # one block
     memory = estimate.bytes / GPU.bytes_per_second
     assert estimate.seconds > 1.9 * memory
 

@@ -3,12 +3,14 @@
     python -m tests.gpu_rehearsal.with_gpu PROGRAM [ARGUMENTS]
 
 FAKE_GPU_DEVICE: the built device; FAKE_GPU_CAPABILITY: the compute capability that TensorFlow tells
-(default 9.0). What else there is to set is in native/fake_gpu.h.
+(default 9.0); FAKE_GPU_EXCLUSIVE: a file that the process which has the GPUs locks (a compute mode
+for one process at a time). What else there is to set is in native/fake_gpu.h.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import runpy
 import sys
@@ -36,6 +38,25 @@ def _give_kernels(driver: Any, dump: Path) -> None:
     driver.fake_gpu_set_kernels(_KEPT[-1])
 
 
+def _exclusive(path: str) -> None:
+    """Who comes second cannot begin TensorFlow's work with the GPUs, as with a build for CUDA."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import config, errors_impl
+
+    begin = context.pywrap_tfe.TFE_NewContext
+
+    def taken(options: Any) -> Any:
+        if config.get_visible_devices("GPU"):
+            raise errors_impl.InternalError(None, None, "CUDA_ERROR_DEVICE_UNAVAILABLE")
+        return begin(options)
+
+    _KEPT.append(open(path, "a"))  # noqa: SIM115
+    try:
+        fcntl.flock(_KEPT[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        context.pywrap_tfe.TFE_NewContext = taken
+
+
 def install() -> None:
     """Gives this process's TensorFlow its GPUs."""
     from tensorflow.python.framework import config, load_library
@@ -45,6 +66,8 @@ def install() -> None:
     load_library.load_pluggable_device_library(device)
     if "STITCH_DUMP" in os.environ:
         _give_kernels(ctypes.CDLL(device), Path(os.environ["STITCH_DUMP"]))
+    if "FAKE_GPU_EXCLUSIVE" in os.environ:
+        _exclusive(os.environ["FAKE_GPU_EXCLUSIVE"])
     major, minor = map(int, os.environ.get("FAKE_GPU_CAPABILITY", "9.0").split("."))
     told, built = config.get_device_details, sysconfig.get_build_info()
 

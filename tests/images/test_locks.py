@@ -44,8 +44,27 @@ def test_native_files_are_made_for_the_releases_that_workers_have() -> None:
     assert [found and found[1] for found in headers] == versions
 
 
-def test_cuda_adds_to_a_list_and_changes_nothing_in_it() -> None:
-    for minor in TENSORFLOWS:
-        plain, cuda = (pins(ROOT / f"images/worker/tf{minor}{one}.txt") for one in ("", "-cuda12"))
-        assert {"cupy-cuda12x", "nvidia-cuda-nvrtc-cu12"} <= set(cuda) - set(plain)
-        assert {name: cuda[name] for name in plain} == plain
+@pytest.mark.parametrize("minor", TENSORFLOWS)
+def test_a_list_with_cuda_has_the_tensorflow_that_runs_on_gpus(minor: str) -> None:
+    """And what that opens by name: a library that is not there means no GPU, and no error."""
+    plain, cuda = (pins(ROOT / f"images/worker/tf{minor}{one}.txt") for one in ("", "-cuda12"))
+    assert cuda.pop("tensorflow", None) == plain.pop("tensorflow-cpu")
+    assert "tensorflow-cpu" not in cuda
+    assert {name: cuda[name] for name in plain} == plain, "what else is there is the same"
+    ours = {"cupy-cuda12x", "nvidia-cuda-nvrtc-cu12"}
+    assert ours | {f"nvidia-{name}-cu12" for name in OPENED} <= set(cuda) - set(plain)
+    major = "9" if int(minor.partition(".")[2]) >= 18 else "8"
+    assert cuda["nvidia-cudnn-cu12"].split(".")[0] == major
+
+
+OPENED = "cublas cuda-cupti cuda-runtime cudnn cufft curand cusolver cusparse nccl".split()
+
+
+def test_libraries_are_asked_for_within_a_major_version() -> None:
+    """So that one NVRTC serves TensorFlow and us; cuDNN 9 would not do for what asked for 8."""
+    requires = [
+        "numpy<2", "nvidia-cudnn-cu12 (==8.9.4.25) ; extra == 'and-cuda'",
+        'nvidia-cuda-nvrtc-cu12<13.0,>=12.5.82; extra == "and-cuda"',
+    ]  # fmt: skip
+    asked = ["nvidia-cudnn-cu12>=8.9.4.25,<9", "nvidia-cuda-nvrtc-cu12>=12.5.82,<13"]
+    assert lock.cuda_libraries(requires) == asked

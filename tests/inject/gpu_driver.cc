@@ -29,9 +29,7 @@ extern "C" __attribute__((visibility("default"))) int run_on_gpu(
     const int64_t* symbols, int symbol_count, Scratch* scratch, char* error, size_t error_size) {
   StitchProgram* program = stitch::FindProgram(key);
   if (program == nullptr) return -1;
-  stitch::GpuBuffers given;
-  given.inputs.assign(buffers, buffers + inputs);
-  given.outputs.assign(buffers + inputs, buffers + inputs + outputs);
+  stitch::GpuBuffers given{buffers, inputs, buffers + inputs, outputs};
   StitchAllocator allocator{Take, GiveBack, scratch};
   std::string why =
       stitch::RunOnGpu(program, stream, given, symbols, symbol_count, allocator);

@@ -312,6 +312,38 @@ def test_the_nearest_cubin_is_taken(standin: Standin, cuda: CudaLibrary) -> None
     assert "no cubin for this sm_75, only for sm_80 sm_86 sm_89 sm_90" in refused.value.detail
 
 
+PTX = b"""//
+.version 8.8
+.target sm_121
+.visible .entry scale(
+\t.param .align 8 .b8 scale_param_0[24]
+)
+.maxntid 128, 1, 1
+{ ret; }
+\0"""
+
+
+def test_ptx_stands_in_for_the_cubin_of_an_architecture(
+    standin: Standin, cuda: CudaLibrary
+) -> None:
+    """Of one that NVRTC has yet to learn; the driver compiles it. Its words are still compared."""
+    table = replace(one_kernel(), modules=((Cubin("sm_130", PTX),),))
+    standin.devices(major=13)
+    with loaded(standin, cuda, table) as setting:
+        assert setting.program.kernel_info(0).registers > 0
+        assert run(setting) is None
+    other = replace(table, modules=((Cubin("sm_130", PTX.replace(b"[24]", b"[32]")),),))
+    with (
+        pytest.raises(LaunchError, match="32 bytes"),
+        loaded_and_unloaded(standin, cuda, other) as one,
+    ):
+        one.prepare()
+    standin.devices(major=12)
+    with pytest.raises(LaunchError) as refused, loaded_and_unloaded(standin, cuda, table) as one:
+        one.prepare()
+    assert refused.value.reason == LaunchReason.NO_CUBIN
+
+
 @contextmanager
 def loaded_and_unloaded(
     standin: Standin, cuda: CudaLibrary, table: LaunchTable

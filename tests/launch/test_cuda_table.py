@@ -24,6 +24,7 @@ from stitchcore.launch.cuda_table import (
     Lifetime,
     Region,
     Value,
+    driver_of,
     plan_arena,
     write,
 )
@@ -323,3 +324,8 @@ def test_regions_are_where_the_library_finds_them(standin: Standin, cuda: CudaLi
         with pytest.raises(Exception, match=words):
             program.region(number, [1])
     program.unload()
+
+
+def test_the_oldest_driver_is_that_of_the_compiler() -> None:
+    """Cubins of NVRTC 13 load on no driver for CUDA 12, those of 12 on all from 12.0 on."""
+    assert [driver_of(version) for version in ("11.8", "12.9", "13.0")] == [12000, 12000, 13000]

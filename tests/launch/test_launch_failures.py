@@ -28,6 +28,7 @@ from tests.launch.standin_cuda import (
     Standin,
     compile_shared,
     fake_cubin,
+    open_library,
 )
 from tests.launch.tables import REDUCE, SCALE, Cubin, one_kernel, whole
 from tests.launch.test_cuda_library import CAPACITY, ROWS, loaded, loaded_and_unloaded, run
@@ -135,6 +136,36 @@ def test_cubins_that_the_driver_or_the_table_does_not_know(
     lie = Cubin("sm_90", fake_cubin({"scale": FakeKernel(3)}, "sm_80"))
     mislabelled = replace(one_kernel(), modules=((lie,),))
     refused(standin, cuda, mislabelled, LaunchReason.NO_CUBIN)
+
+
+@pytest.mark.parametrize(
+    ("result", "call", "reason"),
+    [
+        (46, "cuDevicePrimaryCtxRetain", LaunchReason.NO_DEVICE),  # compute mode
+        (803, "cuDevicePrimaryCtxRetain", LaunchReason.NO_DEVICE),  # the driver of another kernel
+        (807, "cuDevicePrimaryCtxRetain", LaunchReason.NO_DEVICE),  # the multi-process service
+        (221, "cuModuleLoadData", LaunchReason.NO_CUBIN),  # no compiler for PTX
+        (222, "cuModuleLoadData", LaunchReason.OLD_DRIVER),  # PTX of a newer version
+        (218, "cuModuleLoadData", LaunchReason.BAD_MODULE),
+    ],
+)
+def test_what_a_driver_says_has_its_reason(
+    standin: Standin, cuda: CudaLibrary, result: int, call: str, reason: LaunchReason
+) -> None:
+    """Calls that a program makes on a device for the first time: each fails in turn."""
+    program = cuda.load(write(one_kernel()))
+    standin.calls()
+    program.prepare(0)
+    number = standin.calls().index(call) + 1
+    program.unload()
+    again = open_library(standin)
+    program = again.load(write(one_kernel()))
+    standin.fail(number, result)
+    with pytest.raises(LaunchError) as refused:
+        program.prepare(0)
+    assert standin.did_fail() and refused.value.reason == reason, refused.value
+    program.unload()
+    again.close()
 
 
 def test_calls_that_do_not_fit_the_table(standin: Standin, cuda: CudaLibrary) -> None:

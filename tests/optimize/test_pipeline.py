@@ -172,12 +172,12 @@ def test_a_missing_request_is_refused(tmp_path: Path) -> None:
     assert refusal.reason is Reason.STORE_UNREADABLE
 
 
-def test_a_gpu_without_a_record_is_an_answer(tmp_path: Path) -> None:
-    """The job side names what it has; which kinds have a record the compiler says."""
+def test_a_gpu_that_is_too_old_is_an_answer(tmp_path: Path) -> None:
+    """The job side names what it has; the compiler says which it compiles for."""
     options = options_in(tmp_path)
     request = submit(options.store)
     meta = json.loads((request / "meta.json").read_text())
-    (request / "meta.json").write_text(json.dumps({**meta, "target": "sm_75"}))
+    (request / "meta.json").write_text(json.dumps({**meta, "target": "sm_61"}))
     asked = ["--store", str(options.store), "--cache", str(options.cache)]
     child = [sys.executable, "-m", "stitchcore.cli.optimize", *asked, "--key", str(options.key),
              "--planner", options.planner, "--jobs", "1"]  # fmt: skip
@@ -185,4 +185,4 @@ def test_a_gpu_without_a_record_is_an_answer(tmp_path: Path) -> None:
     assert subprocess.run(child, input=digest, timeout=120).returncode == 0
     answer = open_store(str(options.store)).read_answer(DIGEST) or {}
     assert (answer["status"], answer["reason"]) == ("refused", Reason.WRONG_TARGET.value)
-    assert "sm_75" in answer["detail"] and "sm_90" in answer["detail"]
+    assert "sm_61" in answer["detail"] and "sm_90" in answer["detail"]

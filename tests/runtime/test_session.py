@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -45,8 +46,26 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
 
 
 def test_its_parts_are_commands_of_this_checkout(tmp_path: Path) -> None:
-    found = parts(tmp_path, sys.executable)
+    """And the rehearsal has the same ones."""
+    found, dry = parts(tmp_path, sys.executable), parts(tmp_path, sys.executable, dry=True)
     assert (found[0].name, found[-1].name) == ("tests", "bench")
-    for one in found:
+    assert [one.name for one in dry] == [one.name for one in found]
+    for one in (*found, *dry):
         modules = [arg for arg in one.command if arg.startswith("bench.gpu")]
         assert all(importlib.util.find_spec(module) for module in modules)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("needs_nvrtc")
+def test_make_gpu_goes_all_the_way_where_there_is_no_gpu(tmp_path: Path) -> None:
+    """By make itself, in a folder of its own: every part on its stand-in, every table there."""
+    root = Path(__file__).resolve().parents[2]
+    given = [f"GPU_PYTHON={sys.executable}", f"GPU_OUTPUT={tmp_path}", "GPU_OPTIONS=--dry-run"]
+    done = subprocess.run(["make", "gpu", *given], cwd=root, capture_output=True, text=True)
+    words = tmp_path / "session.txt"
+    assert done.returncode == 0, done.stdout + done.stderr + words.read_text()[-3000:]
+    codes = json.loads((tmp_path / "session.json").read_text())
+    assert codes == {one.name: 0 for one in parts(tmp_path, sys.executable)}
+    tables = {path.name for path in tmp_path.iterdir()}
+    assert tables >= {"gpu.md", "gpu.json", "jobs.md", "jobs.json", "launches.json"}
+    assert "stitched" in (tmp_path / "jobs.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.occupancy import multiprocessor
 from stitchcore.device.records import DEVICES
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.reproduce.mapping import mapping
@@ -18,7 +18,7 @@ SIZES = (1, 7, 32, 64, 300, 1000, 4096, 30_000, 250_000, 1_000_000)
 
 def wave(target: str) -> int:
     """Blocks that a device holds of a usual kernel."""
-    return blocks_per_unit(256) * MULTIPROCESSORS[target].count
+    return blocks_per_unit(256) * multiprocessor(target).count
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -30,7 +30,7 @@ def test_a_device_is_filled_where_there_is_work(rows: int, target: str) -> None:
         assert found.rows * found.blocks >= rows, subject
         assert found.occupancy >= 0.5, subject
         if rows * columns >= wave(target) * 16384 and columns > 1:
-            assert found.blocks >= MULTIPROCESSORS[target].count, subject
+            assert found.blocks >= multiprocessor(target).count, subject
         if found.scheme == "split":
             assert found.parts * rows == found.blocks <= wave(target) + rows, subject
 
@@ -55,7 +55,7 @@ def test_many_short_rows_share_a_block(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_that_leave_multiprocessors_idle_share_no_block(target: str) -> None:
-    for rows in (32, MULTIPROCESSORS[target].count):
+    for rows in (32, multiprocessor(target).count):
         assert mapping(rows, 1000, target).rows == 1
 
 

@@ -108,11 +108,23 @@ def test_one_kernel_that_nvrtc_refuses_is_refused_alone() -> None:
         assert {one.name for one in unit.program.resources} == {one.name for one in unit.kernels}
 
 
-def test_an_unknown_architecture_is_refused_with_those_that_are_known() -> None:
-    for target in ("sm_50", "sm_999"):  # NVRTC compiles for the first, but it has no record
-        with pytest.raises(Refused, match="sm_90") as refused:
+def test_an_architecture_that_is_too_old_is_refused_with_those_that_are_known() -> None:
+    for target in ("sm_50", "sm_20", "gfx942"):  # NVRTC compiles for the first
+        with pytest.raises(Refused, match="sm_70") as refused:
             cuda_compiler.compile_kernels([softmax()], target)
         assert refused.value.refusal.reason is Reason.WRONG_TARGET
+
+
+def test_a_newer_architecture_gets_the_nearest_ones_cubin_or_ptx() -> None:
+    """Within a major number cubins go on running; beyond, the driver compiles PTX."""
+    source = cuda_compiler.rendered([softmax()], "sm_90")
+    newest = nvrtc.compiled_for("sm_999")
+    program = nvrtc.compile_cuda(source, "sm_999")
+    assert f".target {newest}\n".encode() in program.data and program.data.endswith(b"\0")
+    assert (program.target, len(program.resources)) == ("sm_999", 1)
+    assert nvrtc.compile_cuda(source, "sm_88").data == nvrtc.compile_cuda(source, "sm_87").data
+    unit, refused = cuda_compiler.compile_kernels([softmax()], "sm_999")
+    assert not refused and unit[0].program.data.endswith(b"\0")
 
 
 def test_without_nvrtc_the_refusal_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.occupancy import multiprocessor
 from stitchcore.fusion.mechanisms import ALL
 from stitchcore.loop_ir.nodes import THREADS
 from stitchcore.toolchain import cuda_compiler, launch_bounds
@@ -21,7 +21,7 @@ GRANULE = 8
 
 def budget(target: str, blocks: int) -> int:
     """Registers that a thread may have where a multiprocessor holds so many blocks."""
-    registers = MULTIPROCESSORS[target].registers // (blocks * THREADS)
+    registers = multiprocessor(target).registers // (blocks * THREADS)
     return min(registers // GRANULE * GRANULE, MOST_REGISTERS)
 
 
@@ -36,7 +36,7 @@ def test_cubins_keep_the_bound_that_was_assumed(name: str, target: str) -> None:
         assert fit.resources.spill_bytes == 0
         assert fit.resources.registers <= budget(target, fit.bound)
         assert fit.bound <= fit.assumed and fit.bound <= fit.blocks
-        assert fit.wave == fit.blocks * MULTIPROCESSORS[target].count
+        assert fit.wave == fit.blocks * multiprocessor(target).count
     assert len({fit.bound for fit in fits}) > 1  # not one bound for all
 
 

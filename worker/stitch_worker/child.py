@@ -28,7 +28,7 @@ import msgspec
 from stitch_worker import units
 from stitchcore.artifact.keys import request_key
 from stitchcore.compiler.stages import RemoteCompiler
-from stitchcore.device.records import DEVICES
+from stitchcore.device.records import device_of
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.optimize.request import Request, read_request
 from stitchcore.options import Options
@@ -110,9 +110,9 @@ def _produce(folder: Path, progress: TextIO, remote_compile: RemoteCompiler | No
         tune=float(handed_over["tune"]),
         jobs=int(handed_over["jobs"]),
     )
-    artifact = produce(
-        request, DEVICES[str(request.meta["target"])], options, report, remote_compile
-    )
+    device = device_of(str(request.meta["target"]))
+    assert device is not None, "the parent has looked"
+    artifact = produce(request, device, options, report, remote_compile)
     to = folder / "unsigned"
     to.mkdir()
     for name, data in artifact.files.items():

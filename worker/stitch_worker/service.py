@@ -28,7 +28,7 @@ from stitchcore.artifact.keys import code_version
 from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.ratio import stored_ratio
 from stitchcore.artifact.store import Store
-from stitchcore.device.records import DEVICES
+from stitchcore.device.records import device_of
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.inject.contract import KERNEL_ABI
 from stitchcore.optimize.pipeline import key_of
@@ -156,14 +156,15 @@ def _job(service: Service, key: str) -> Job:
         needs = (target, request.tf, int(meta.get("abi", KERNEL_ABI)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
-    if target != service.target or target not in DEVICES:
+    device = device_of(target)
+    if target != service.target or device is None:
         raise Refused(target, Reason.WRONG_TARGET, f"this worker is {service.target}")
     if needs != (service.target, service.tf, KERNEL_ABI):
         detail = f"this worker has TensorFlow {service.tf}, ABI {KERNEL_ABI}"
         raise Refused(f"TensorFlow {needs[1]}, ABI {needs[2]}", Reason.UNSUPPORTED_VERSION, detail)
     folder = service.logs
     options = Options(folder, folder, folder, planner=service.planner, tune=service.tune)
-    artifact = key_of(request, DEVICES[target], options)
+    artifact = key_of(request, device, options)
     expected = {"digest": digest, "target": target, "tf": service.tf, "abi": KERNEL_ABI}
     return Job(
         *(key, request.graph, data, artifact, expected, service.planner, service.jobs),

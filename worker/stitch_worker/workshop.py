@@ -26,7 +26,7 @@ import msgspec
 
 from stitch_worker import units
 from stitch_worker.units import Unit, Units
-from stitchcore.device.records import DEVICES, Device
+from stitchcore.device.records import Device, device_of
 from stitchcore.errors import Reason, Refused
 from stitchcore.sandbox import isolate
 from stitchcore.toolchain import c_compiler
@@ -69,7 +69,8 @@ class Workshop:
             ours.close()
 
     def _serve(self, channel: socket.socket) -> None:
-        device, compiler = DEVICES[self.cache.target], find_compiler()
+        device, compiler = device_of(self.cache.target), find_compiler()
+        assert device is not None, "a worker begins with a target that is known"
         try:
             while (sources := _receive_sources(channel)) is not None:
                 with ThreadPoolExecutor(max_workers=max(1, self.jobs)) as pool:

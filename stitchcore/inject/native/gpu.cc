@@ -82,10 +82,10 @@ std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buf
   call.stream = stream;
   call.symbols = symbols;
   call.symbol_count = symbol_count;
-  call.inputs = buffers.inputs.data();
-  call.input_count = static_cast<int32_t>(buffers.inputs.size());
-  call.outputs = buffers.outputs.data();
-  call.output_count = static_cast<int32_t>(buffers.outputs.size());
+  call.inputs = buffers.inputs;
+  call.input_count = buffers.input_count;
+  call.outputs = buffers.outputs;
+  call.output_count = buffers.output_count;
   call.allocator = &allocator;
   if (stitch_run(program, &call, &why) == STITCH_OK) return "";
   return "launch failed (" + std::to_string(why.reason) + "): " + why.text;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "cuda/stitch_launch.h"
 #include "moment.h"
@@ -20,7 +19,10 @@ StitchProgram* FindProgram(const std::string& key);
 
 // What one execution gives its program: all in device memory, in the order of the kernel's buffers.
 struct GpuBuffers {
-  std::vector<StitchBuffer> inputs, outputs;
+  const StitchBuffer* inputs;
+  int input_count;
+  const StitchBuffer* outputs;
+  int output_count;
 };
 
 // Puts the program's launches into `stream` of the context that is current. `allocator` gives its

@@ -31,6 +31,7 @@
 #include "pool.h"
 #include "shadow.h"
 #include "shim.h"
+#include "small.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/tf_tensor.h"
 #include "threads.h"
@@ -54,27 +55,6 @@ struct CloseResults {
   void operator()(void* results) const { Shim()->close_results(results); }
 };
 using Results = std::unique_ptr<void, CloseResults>;
-
-// Room for `N` values without allocation, more when needed.
-template <typename T, size_t N>
-class Small {
- public:
-  explicit Small(size_t size) : size_(size) {
-    if (size > N) heap_.resize(size);
-    data_ = size > N ? heap_.data() : fixed_.data();
-    for (size_t i = 0; i < size; i++) data_[i] = T{};
-  }
-  Small(const Small&) = delete;
-  T& operator[](size_t i) { return data_[i]; }
-  T* data() { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  size_t size_;
-  std::array<T, N> fixed_;
-  std::vector<T> heap_;
-  T* data_;
-};
 
 // Begin failures that are of shapes, and results that are not TensorFlow's (plugin.py).
 constexpr char kGuard[] = "guard: input ", kWrong[] = "wrong_result: ";
@@ -610,17 +590,19 @@ class Call {
   bool Enqueue() {
     void* stream = Shim()->gpu_stream(context_);
     if (stream == nullptr) return Fail("TensorFlow's device has no stream");
-    GpuBuffers given;
+    Small<StitchBuffer, 48> given(buffers_.size());
     for (size_t i = 0; i < buffers_.size(); i++) {
-      auto& side = i < table_.operands.size() ? given.inputs : given.outputs;
       auto address = reinterpret_cast<uint64_t>(buffers_[i]);
       if (address % kGpuAlignment != 0) {  // a part of a tensor, or somebody else's memory
         return Fail(std::string(kGuard) + std::to_string(i) + " is not aligned");
       }
-      side.push_back({address, bytes_[i]});
+      given[i] = {address, bytes_[i]};
     }
+    int inputs = static_cast<int>(table_.operands.size());
+    GpuBuffers both{given.data(), inputs, given.data() + inputs,
+                    static_cast<int>(given.size()) - inputs};
     StitchAllocator allocator{DeviceScratch, Later, this};
-    std::string error = RunOnGpu(fusion_.program, stream, given, symbols_.data(),
+    std::string error = RunOnGpu(fusion_.program, stream, both, symbols_.data(),
                                  static_cast<int>(symbols_.size()), allocator);
     return error.empty() || Fail(error);
   }

@@ -13,8 +13,8 @@ from stitchcore.compiler.stages import (
     stages_for,
     without_unbuildable,
 )
-from stitchcore.device.records import DEVICES
-from stitchcore.errors import Refusal
+from stitchcore.device.records import device_of
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.transforms.pad_bounded import padded
 from stitchcore.runtime.gpu.lower_module import lower_module, require
@@ -34,7 +34,9 @@ def compile_for_gpu(
 
     Raises Refused, with its reason, for what no memory holds.
     """
-    device = DEVICES[target]
+    device = device_of(target)
+    if device is None:
+        raise Refused(target, Reason.WRONG_TARGET, "no such GPU is known")
     start = ModuleState(padded(module), device, options or BuildOptions())
     refused: list[Refusal] = []
     for _ in range(TRIES):

@@ -21,7 +21,7 @@ from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Computation, Instruction
 from stitchcore.hlo.ir.literal import from_array
 from stitchcore.launch.cuda_program import CudaLaunch, launch_table, temporaries
-from stitchcore.launch.cuda_table import DRIVER, Cubin
+from stitchcore.launch.cuda_table import DRIVER, Cubin, driver_of
 from stitchcore.launch.place import Output, Temporary
 from stitchcore.runtime.gpu.library import dispatch
 from stitchcore.runtime.gpu.liveness import Memory, Tree, as_tree, is_updated, leaves, tree
@@ -40,6 +40,7 @@ from stitchcore.runtime.gpu.program import (
 from stitchcore.runtime.gpu.trip_count import trip_count
 from stitchcore.runtime.module import apply, ordered
 from stitchcore.schedule.input_output_aliasing import possible_pairs
+from stitchcore.toolchain.nvrtc import CompiledProgram
 
 
 def lower_module(compiled: CompiledModule, updates: bool = False) -> GpuModule:
@@ -67,9 +68,12 @@ def lower_module(compiled: CompiledModule, updates: bool = False) -> GpuModule:
     memory = builder.memory
     launches = [memory.launch(launch) for launch in builder.launches]
     schedule = memory.schedule(builder.points)
-    modules = [[Cubin(compiled.device.target, unit.binary.data)] for unit in compiled.units]
+    binaries = [unit.binary for unit in compiled.units]
+    modules = [[Cubin(compiled.device.target, binary.data)] for binary in binaries]
     inputs = before + len(memory.constants)
-    table = launch_table(launches, modules, (), inputs, len(wanted), DRIVER, schedule)
+    programs = [binary for binary in binaries if isinstance(binary, CompiledProgram)]
+    driver = max((driver_of(program.version) for program in programs), default=DRIVER)
+    table = launch_table(launches, modules, (), inputs, len(wanted), driver, schedule)
     numbers = temporaries(launches, schedule)
     return GpuModule(
         compiled.module,

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <chrono>
 #include <map>
@@ -71,6 +72,57 @@ int& ComputingOn() {
   return device;
 }
 
+namespace {
+
+std::mutex pages_mutex;
+auto& pages = *new std::map<char*, size_t>;  // bytes of each block; streams may outlive this file
+int touching = 0;
+
+void Protect(int protection) {
+  for (auto& [block, bytes] : pages) {
+    if (mprotect(block, bytes, protection) != 0) abort();
+  }
+}
+
+}  // namespace
+
+void* DeviceAllocate(size_t bytes) {
+  bytes = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
+  std::lock_guard<std::mutex> lock(pages_mutex);
+  int protection = touching > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+  void* data = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  pages[static_cast<char*>(data)] = bytes;
+  return data;
+}
+
+void DeviceFree(void* memory) {
+  std::lock_guard<std::mutex> lock(pages_mutex);
+  auto found = pages.find(static_cast<char*>(memory));
+  if (found == pages.end()) return;
+  munmap(found->first, found->second);
+  pages.erase(found);
+}
+
+bool OnDevice(const void* address) {
+  std::lock_guard<std::mutex> lock(pages_mutex);
+  auto* at = static_cast<char*>(const_cast<void*>(address));
+  auto found = pages.upper_bound(at);
+  if (found == pages.begin()) return false;
+  --found;
+  return at < found->first + found->second;
+}
+
+Touching::Touching() {
+  std::lock_guard<std::mutex> lock(pages_mutex);
+  if (touching++ == 0) Protect(PROT_READ | PROT_WRITE);
+}
+
+Touching::~Touching() {
+  std::lock_guard<std::mutex> lock(pages_mutex);
+  if (--touching == 0) Protect(PROT_NONE);
+}
+
 void Mark::Pass(int64_t now) {
   std::lock_guard<std::mutex> lock(mutex);
   passed = true;
@@ -114,7 +166,12 @@ void Stream::Run(const Work& work) {
   static const int64_t every = Number("FAKE_GPU_OP_US", 10);
   static const bool paced = Number("FAKE_GPU_PACED", 0) != 0;
   int64_t cost = 1000 * (work.cost >= 0 ? work.cost : every), begin = Now();
-  work.run();
+  if (work.name.empty()) {  // a mark, a wait: on no data
+    work.run();
+  } else {
+    Touching data;
+    work.run();
+  }
   clock_ += cost;
   while (paced && Now() < begin + cost) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(begin + cost - Now()));
@@ -214,8 +271,11 @@ void Allocate(const SP_Device* device, uint64_t size, int64_t, SP_DeviceMemoryBa
   memory->opaque = nullptr;
   std::lock_guard<std::mutex> lock(memory_mutex);
   if (used[device->ordinal] + static_cast<int64_t>(size) > Limit()) return;
-  void* data = aligned_alloc(256, (size + 255) / 256 * 256);
-  if (fake_gpu::Number("FAKE_GPU_POISON", 0) != 0) memset(data, 0xff, size);  // NaN
+  void* data = fake_gpu::DeviceAllocate(size);
+  if (fake_gpu::Number("FAKE_GPU_POISON", 0) != 0) {
+    fake_gpu::Touching fresh;
+    memset(data, 0xff, size);  // NaN
+  }
   blocks[data] = size;
   used[device->ordinal] += size;
   most[device->ordinal] = std::max(most[device->ordinal], used[device->ordinal]);
@@ -229,7 +289,7 @@ void Deallocate(const SP_Device* device, SP_DeviceMemoryBase* memory) {
   std::lock_guard<std::mutex> lock(memory_mutex);
   used[device->ordinal] -= blocks[memory->opaque];
   blocks.erase(memory->opaque);
-  free(memory->opaque);
+  fake_gpu::DeviceFree(memory->opaque);
 }
 
 void* HostAllocate(const SP_Device*, uint64_t size) {
@@ -306,11 +366,23 @@ uint64_t Nanoseconds(SP_Timer timer) {
   return timer->stop->nanoseconds - timer->start->nanoseconds;
 }
 
+// Copies are between the places that they say.
+void Require(bool holds, const char* what) {
+  if (holds) return;
+  fprintf(stderr, "[fake_gpu] %s\n", what);
+  abort();
+}
+void RequireSides(const void* device, const void* host, uint64_t size) {
+  Require(size == 0 || fake_gpu::OnDevice(device), "a copy between host memory");
+  Require(size == 0 || !fake_gpu::OnDevice(host), "a copy between device memory");
+}
+
 void CopyOnStream(const char* name, SP_Stream stream, void* to, const void* from, uint64_t size) {
   stream->Push(name, [=] { memcpy(to, from, size); }, 0);
 }
 void CopyDown(const SP_Device*, SP_Stream stream, void* to, const SP_DeviceMemoryBase* from,
               uint64_t size, TF_Status* status) {
+  RequireSides(from->opaque, to, size);
   CopyOnStream("copy_dtoh", stream, to, from->opaque, size);
   Good(status);
 }
@@ -319,6 +391,7 @@ void CopyUp(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* to, const v
   // On CUDA, TensorFlow has the copy's stream wait for the compute stream, whose work may still use
   // this memory. A PluggableDevice is not asked to (constants of an instantiation, 2.21).
   for (auto& mark : fake_gpu::RecordAll(stream)) stream->WaitFor(mark);
+  RequireSides(to->opaque, from, size);
   CopyOnStream("copy_htod", stream, to->opaque, from, size);
   Good(status);
 }
@@ -331,18 +404,25 @@ void CopyAcross(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* to,
 void CopyDownNow(const SP_Device*, void* to, const SP_DeviceMemoryBase* from, uint64_t size,
                  TF_Status* status) {
   fake_gpu::DrainAll();
+  RequireSides(from->opaque, to, size);
+  Log("put copy_dtoh now");
+  fake_gpu::Touching data;
   memcpy(to, from->opaque, size);
   Good(status);
 }
 void CopyUpNow(const SP_Device*, SP_DeviceMemoryBase* to, const void* from, uint64_t size,
                TF_Status* status) {
   fake_gpu::DrainAll();
+  RequireSides(to->opaque, from, size);
+  Log("put copy_htod now");
+  fake_gpu::Touching data;
   memcpy(to->opaque, from, size);
   Good(status);
 }
 void CopyAcrossNow(const SP_Device*, SP_DeviceMemoryBase* to, const SP_DeviceMemoryBase* from,
                    uint64_t size, TF_Status* status) {
   fake_gpu::DrainAll();
+  fake_gpu::Touching data;
   memcpy(to->opaque, from->opaque, size);
   Good(status);
 }

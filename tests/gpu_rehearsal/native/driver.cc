@@ -166,7 +166,22 @@ Result Launch(Function* function, unsigned grid, unsigned threads, unsigned shar
   for (size_t i = 0; i < function->image.parameter_sizes.size(); i++) {
     given.emplace_back(static_cast<char*>(parameters[i]), function->image.parameter_sizes[i]);
   }
+  bool astray = false;  // a word that can only be an address, and is none of this device
+  for (const std::string& one : given) {
+    for (size_t at = 0; at + 8 <= one.size(); at += 8) {
+      uint64_t word = 0;
+      memcpy(&word, one.data() + at, 8);
+      bool address = word >> 32 != 0 && word >> 47 == 0;
+      astray |= address && !OnDevice(reinterpret_cast<void*>(word));
+    }
+  }
   auto run = [=] {
+    if (astray) {
+      failed = true;
+      fprintf(stderr, "[fake_gpu] kernel %s was given an address of the host\n",
+              function->name.c_str());
+      return;
+    }
     std::vector<const void*> arguments;
     for (const std::string& one : given) arguments.push_back(one.data());
     GivenLaunch launch = {{grid, 1, 1}, {threads, 1, 1}, shared, 232448, 0, 0, cooperative, 0, 0};
@@ -205,7 +220,9 @@ FAKE_API void* fake_gpu_stream(void* kernel) {
 }
 
 FAKE_API int cuInit(unsigned) { return DeviceCount() == 0 ? standin::kNoDevice : kSuccess; }
-FAKE_API int cuDriverGetVersion(int* version) { return *version = 12090, kSuccess; }
+FAKE_API int cuDriverGetVersion(int* version) {
+  return *version = static_cast<int>(Number("FAKE_GPU_DRIVER", 12090)), kSuccess;
+}
 FAKE_API int cuDeviceGet(int* device, int number) {
   if (ContextOf(number) == nullptr) return kInvalidDevice;
   return *device = number, kSuccess;
@@ -222,7 +239,7 @@ FAKE_API int cuDeviceGetAttribute(int* value, int attribute, int device) {
     case 76: return *value = minor, kSuccess;
     case 95: return *value = 1, kSuccess;  // cooperative launches
     case 97: return *value = 232448, kSuccess;  // shared memory a block that asks for it
-    case 133: return *value = 0, kSuccess;  // the multi-process service
+    case 133: return *value = Number("FAKE_GPU_SERVICE", 0) != 0, kSuccess;
   }
   return Refuse(kInvalidValue, "an attribute of the device that is not here");
 }
@@ -258,8 +275,7 @@ FAKE_API int cuModuleLoadData(void** module, const void* image) {
   int major = 0, minor = 0;
   cuDeviceGetAttribute(&major, 75, made->context->device);
   cuDeviceGetAttribute(&minor, 76, made->context->device);
-  int architecture = made->image.architecture;
-  if (architecture / 10 != major || architecture % 10 > minor) return kNoBinary;
+  if (!standin::Suits(made->image, major, minor)) return kNoBinary;
   if (!FindTwin(made->image, &made->twin)) return Refuse(kInvalidImage, "a module without a twin");
   return *module = made, kSuccess;
 }
@@ -310,12 +326,13 @@ FAKE_API int cuLaunchCooperativeKernel(void* function, unsigned x, unsigned, uns
 }
 
 FAKE_API int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
-  void* data = aligned_alloc(512, (bytes + 511) / 512 * 512);
+  void* data = DeviceAllocate(bytes);
+  Touching fresh;
   memset(data, 0xa5, bytes);
   return *address = reinterpret_cast<unsigned long long>(data), kSuccess;
 }
 FAKE_API int cuMemFree_v2(unsigned long long address) {
-  return DrainAll(), free(reinterpret_cast<void*>(address)), kSuccess;
+  return DrainAll(), DeviceFree(reinterpret_cast<void*>(address)), kSuccess;
 }
 FAKE_API int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
   return *address = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), kSuccess;
@@ -323,10 +340,16 @@ FAKE_API int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
 FAKE_API int cuMemFreeHost(void* address) { return DrainAll(), free(address), kSuccess; }
 FAKE_API int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes,
                                   void* stream) {
+  if (!OnDevice(reinterpret_cast<void*>(to)) || OnDevice(from)) {
+    return Refuse(kInvalidValue, "a copy to the device that is none");
+  }
   auto copy = [=] { memcpy(reinterpret_cast<void*>(to), from, bytes); };
   return Put(StreamIn(stream), "cuMemcpyHtoD", copy, 0), kSuccess;
 }
 FAKE_API int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream) {
+  if (OnDevice(to) || !OnDevice(reinterpret_cast<void*>(from))) {
+    return Refuse(kInvalidValue, "a copy to the host that is none");
+  }
   auto copy = [=] { memcpy(to, reinterpret_cast<void*>(from), bytes); };
   return Put(StreamIn(stream), "cuMemcpyDtoH", copy, 0), kSuccess;
 }

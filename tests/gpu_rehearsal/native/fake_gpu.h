@@ -1,5 +1,8 @@
-// A GPU that is none, for rehearsals: device memory is host memory, each stream is a thread that
-// runs its work in order, so that the host runs ahead of the device as it does on a real one.
+// A GPU that is none, for rehearsals: each stream is a thread that runs its work in order, so that
+// the host runs ahead of the device as it does on a real one.
+//
+// Device memory is host memory that may be touched only while a stream's work or a copy runs: at
+// any other time whoever reads it faults. A kernel that is given an address of the host fails.
 //
 // Time on the device is what its clock says, and that only knows what work costs there: so
 // measurements by events do not depend on this machine. Environment variables:
@@ -9,6 +12,8 @@
 //   FAKE_GPU_SYNC=1                      the host does not run ahead
 //   FAKE_GPU_POISON=1                    fresh memory is NaN
 //   FAKE_GPU_COUNT, _MEMORY_MB, _CAPABILITY=9.0, _MULTIPROCESSORS
+//   FAKE_GPU_DRIVER=12090                the CUDA version of the driver
+//   FAKE_GPU_SERVICE=1                   under the multi-process service
 //   FAKE_GPU_WITHOUT=Op,Op               operations that the device lacks
 //   FAKE_GPU_CRASH=1                     the driver crashes where a module is loaded
 //   FAKE_GPU_LOG=FILE                    what was put into streams and what ran
@@ -75,6 +80,15 @@ void Log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // The device whose kernel this thread computes now, -1 none: what a real driver knows as the
 // current context, which TensorFlow sets around a kernel on CUDA and not on other devices.
 int& ComputingOn();
+
+void* DeviceAllocate(size_t bytes);  // on pages of its own
+void DeviceFree(void* memory);
+bool OnDevice(const void* address);
+// While one lives, device memory can be touched, by whoever does.
+struct Touching {
+  Touching();
+  ~Touching();
+};
 void DrainAll();
 std::vector<std::shared_ptr<Mark>> RecordAll(const Stream* but);  // in every stream but that one
 

@@ -3,6 +3,10 @@
 #include <elf.h>
 #include <string.h>
 
+#include <algorithm>
+#include <regex>
+#include <string>
+
 #include "standin.h"
 
 namespace standin {
@@ -35,10 +39,40 @@ void ReadInfo(const char* data, size_t size, KernelImage* kernel) {
   }
 }
 
+// What a driver that compiles PTX knows of its kernels afterwards, but for their registers.
+bool ReadPtx(const std::string& text, CubinImage* image) {
+  static const std::regex target(R"(\n\.target sm_(\d+))"), entry(R"(\.entry (\w+)\()"),
+      parameter(R"(\.b8 \w+_param_\d+\[(\d+)\])"), threads(R"(^\s*\.maxntid (\d+))");
+  std::smatch found;
+  if (!std::regex_search(text, found, target)) return false;
+  image->is_ptx = true;
+  image->architecture = std::stoi(found[1]);
+  for (std::sregex_iterator one(text.begin(), text.end(), entry), none; one != none; ++one) {
+    KernelImage& kernel = image->kernels[(*one)[1]];
+    kernel.registers = 64;
+    auto begin = one->suffix().first, closed = std::find(begin, text.end(), ')');
+    size_t offset = 0;
+    for (std::sregex_iterator word(begin, closed, parameter); word != none; ++word) {
+      kernel.parameter_offsets.push_back(offset);
+      kernel.parameter_sizes.push_back(std::stoul((*word)[1]));
+      offset += kernel.parameter_sizes.back();
+    }
+    std::string after(closed + 1, std::find(closed, text.end(), '{'));
+    if (std::regex_search(after, found, threads)) kernel.max_threads = std::stoi(found[1]);
+  }
+  return !image->kernels.empty();
+}
+
 }  // namespace
+
+bool Suits(const CubinImage& image, int major, int minor) {
+  if (image.is_ptx) return image.architecture <= 10 * major + minor;
+  return image.architecture / 10 == major && image.architecture % 10 <= minor;
+}
 
 bool ReadCubin(const char* data, CubinImage* image) {
   Elf64_Ehdr header;
+  if (memcmp(data, ELFMAG, SELFMAG) != 0) return ReadPtx(data, image);
   memcpy(&header, data, sizeof header);
   if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_machine != 190) return false;
   bool newer = header.e_ident[EI_ABIVERSION] >= 8;

@@ -222,8 +222,7 @@ STANDIN_API cuModuleLoadData(void** module, const void* image) {
   Module made{Current(), {}};
   if (!ReadCubin(static_cast<const char*>(image), &made.image)) return kInvalidImage;
   const DeviceLimits& device = Get().devices[Get().contexts[Current()].device];
-  int major = made.image.architecture / 10, minor = made.image.architecture % 10;
-  if (major != device.major || minor > device.minor) return kNoBinary;
+  if (!Suits(made.image, device.major, device.minor)) return kNoBinary;
   *module = NewHandle();
   Get().modules[*module] = std::move(made);
   return kSuccess;

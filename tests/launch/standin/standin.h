@@ -34,9 +34,12 @@ struct KernelImage {
 };
 struct CubinImage {
   int architecture = 0;  // 90: sm_90
+  bool is_ptx = false;
   std::map<std::string, KernelImage> kernels;
 };
-// False where `data` is no cubin as NVRTC writes them.
+// Whether a device runs it: a cubin of its major number, PTX that is not newer.
+bool Suits(const CubinImage& image, int major, int minor);
+// False where `data` is no cubin, and no PTX, as NVRTC writes them.
 bool ReadCubin(const char* data, CubinImage* image);
 
 struct Context {

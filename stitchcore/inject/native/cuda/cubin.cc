@@ -36,4 +36,9 @@ bool IsCubin(const char* data, size_t size) {
   return true;
 }
 
+bool IsPtx(const char* data, size_t size) {
+  return size > 0 && memchr(data, '\0', size) == data + size - 1 &&
+         strstr(data, "\n.version ") != nullptr;
+}
+
 }  // namespace stitch::cuda

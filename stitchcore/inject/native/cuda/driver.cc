@@ -26,7 +26,8 @@ Error Failure(const Driver& driver, Result result, std::string_view what, Stitch
   StitchReason reason = otherwise;
   if (result == kOutOfMemory) reason = STITCH_OUT_OF_MEMORY;
   if (result == kInvalidContext || result == kContextDestroyed) reason = STITCH_NO_CONTEXT;
-  if (result == kNoDevice) reason = STITCH_NO_DEVICE;
+  if (result == kNoDevice || result == kDeviceUnavailable) reason = STITCH_NO_DEVICE;
+  if (result >= kSystemNotReady && result <= kServiceClientEnded) reason = STITCH_NO_DEVICE;
   if (result >= kCaptureUnsupported && result <= kCaptureWrongThread) reason = STITCH_CAPTURE;
   return {reason, std::string(what) + ": " + Words(driver, result)};
 }

@@ -26,10 +26,12 @@ using Function = OpaqueFunction*;
 using Stream = OpaqueStream*;
 using Event = OpaqueEvent*;
 
-constexpr Result kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100,
-                 kInvalidContext = 201, kNoBinary = 209, kNotReady = 600, kTooManyResources = 701,
-                 kContextDestroyed = 709, kCooperativeTooLarge = 720, kCaptureUnsupported = 900,
-                 kCaptureWrongThread = 908;
+constexpr Result kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2,
+                 kDeviceUnavailable = 46, kNoDevice = 100, kInvalidContext = 201, kNoBinary = 209,
+                 kCompilerNotFound = 221, kNewerPtx = 222, kCompilationDisabled = 223,
+                 kNotReady = 600, kTooManyResources = 701, kContextDestroyed = 709,
+                 kCooperativeTooLarge = 720, kSystemNotReady = 802, kServiceClientEnded = 810,
+                 kCaptureUnsupported = 900, kCaptureWrongThread = 908;
 // CUdevice_attribute
 constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76, kCooperativeLaunch = 95,
               kSharedPerBlock = 8, kSharedPerBlockOptIn = 97, kMultiProcessService = 133;

@@ -20,8 +20,12 @@ Error Loaded::LoadModule(int number, LoadedModule* loaded) {
   }
   Module module = nullptr;
   Result result = driver_.ModuleLoadData(&module, table_.blob.data() + chosen->offset);
-  Error error = Judge(driver_, result, "cuModuleLoadData on " + device,
-                      result == kNoBinary ? STITCH_NO_CUBIN : STITCH_BAD_MODULE);
+  StitchReason reason = STITCH_BAD_MODULE;
+  if (result == kNewerPtx) reason = STITCH_OLD_DRIVER;
+  if (result == kNoBinary || result == kCompilerNotFound || result == kCompilationDisabled) {
+    reason = STITCH_NO_CUBIN;
+  }
+  Error error = Judge(driver_, result, "cuModuleLoadData on " + device, reason);
   if (error.failed()) return error;
   *loaded = {module, chosen->minor};
   return {};

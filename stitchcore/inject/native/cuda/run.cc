@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../small.h"
 #include "program.h"
 
 namespace stitch::cuda {
@@ -16,11 +17,11 @@ constexpr int64_t kMostBlocks = INT32_MAX;
 Error BadCall(std::string text) { return {STITCH_BAD_CALL, std::move(text)}; }
 
 struct Prepared {
-  const LaunchEntry* launch;
-  const KernelEntry* entry;
+  const LaunchEntry* launch = nullptr;
+  const KernelEntry* entry = nullptr;
   LoadedKernel kernel;
-  unsigned grid;
-  size_t first_word;
+  unsigned grid = 0;
+  size_t first_word = 0;
 };
 
 class RunOnce {
@@ -110,10 +111,12 @@ class RunOnce {
 
   Error PrepareLaunches() {
     size_t words = 0;
+    prepared_.Renew(static_cast<size_t>(count_));
     for (int i = first_; i < first_ + count_; i++) {
       const LaunchEntry& launch = table_.launches[i];
       const KernelEntry& entry = table_.kernels[launch.kernel];
-      Prepared made{&launch, &entry, {}, 0, words};
+      Prepared& made = prepared_[static_cast<size_t>(i - first_)];
+      made = {&launch, &entry, {}, 0, words};
       Error error = loaded_->Get(launch.kernel, &made.kernel);
       if (!error.failed()) error = ChooseGrid(&made);
       if (error.failed()) return error;
@@ -121,7 +124,6 @@ class RunOnce {
       if (entry.checks > 0) check_launches_.push_back({i, launch.first_check, entry.checks});
       if (launch.words_region >= 0) pinned_bytes_ += 8 * launch.words.size();
       barriers_ = barriers_ || launch.has_barrier;
-      prepared_.push_back(made);
     }
     if (check_launches_.empty()) {
       if (call_.checks != nullptr) *call_.checks = nullptr;
@@ -131,7 +133,7 @@ class RunOnce {
       pinned_bytes_ += 2 * static_cast<size_t>(table_.checks * kRangeBytes);
     }
     // The driver may read a whole parameter from where the words begin.
-    words_.resize(words + kParameterWords);
+    words_.Renew(words + kParameterWords);
     return {};
   }
 
@@ -208,7 +210,7 @@ class RunOnce {
       if (error.failed()) return error;
       checks_ = checks;
     }
-    for (const Prepared& one : prepared_) {
+    for (Prepared& one : prepared_) {
       uint64_t* words = words_.data() + one.first_word;
       for (const Word& word : one.launch->words) {
         int64_t value = 0;
@@ -321,8 +323,8 @@ class RunOnce {
   bool capturing_ = false, barriers_ = false, allocated_ = false;
   bool used_ = false;  // a copy of the stream uses the block
   int first_ = 0, count_ = 0;
-  std::vector<Prepared> prepared_;
-  std::vector<uint64_t> words_;
+  Small<Prepared, 4> prepared_;  // a job's program has one launch
+  Small<uint64_t, 2 * kParameterWords> words_;
   std::vector<StitchChecks::Of> check_launches_;
   size_t pinned_bytes_ = 0, pinned_used_ = 0;
   std::unique_ptr<PinnedBlock> block_;

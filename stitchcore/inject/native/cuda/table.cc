@@ -113,7 +113,8 @@ class Entries {
       cubin.major = static_cast<int>(reader_.Next(1, 1000, "architecture"));
       cubin.minor = static_cast<int>(reader_.Next(0, 9, "architecture"));
       ReadPart(&cubin.offset, &cubin.size, INT64_MAX, "cubin");
-      if (reader_.ok() && !IsCubin(table_.blob.data() + cubin.offset, cubin.size)) {
+      const char* image = table_.blob.data() + cubin.offset;
+      if (reader_.ok() && !IsCubin(image, cubin.size) && !IsPtx(image, cubin.size)) {
         reader_.Fail("no cubin");
       }
       for (const Cubin& other : module.cubins) {
