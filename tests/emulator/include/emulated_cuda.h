@@ -14,6 +14,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __builtin_assume(holds)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__
 #define __restrict
