@@ -23,6 +23,7 @@ BODIES = {
     "across": ("data[0] = given[512 * i];", "given", 32, 4, 32),
     "all_one": ("data[0] = given[7];", "given", 1, 1, 1),
     "sixteen_bytes": ("((float4 *)data)[0] = ((const float4 *)given)[i];", "given", 16, 16, 4),
+    "read_only": ("((float4 *)data)[0] = __ldg((float4 *)given + i);", "given", 16, 16, 4),
     "every_other": ("data[0] = given[2 * i];", "given", 8, 4, 2),
     "banks": ("shared[i] = i;", "shared", 1, 1, 0),
     "banks_by_two": ("shared[2 * i] = i;", "shared", 2, 1, 0),

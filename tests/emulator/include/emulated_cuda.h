@@ -147,9 +147,12 @@ EMULATED_HINTED(__ldca, __stwb)
 EMULATED_HINTED(__ldcg, __stcg)
 EMULATED_HINTED(__ldcs, __stcs)
 EMULATED_HINTED(__ldcv, __stwt)
+/* A vector is one access: g++ would load its members one by one. */
+template <class T> struct __attribute__((aligned(alignof(T)))) EmulatedWhole { unsigned char at[sizeof(T)]; };
 template <class T> EMULATED_INLINE T __ldg(const T *address) {
   emulated_not_coherent(address, sizeof(T));
-  return *address;
+  EmulatedWhole<T> whole = *(const EmulatedWhole<T> *)address;
+  return __builtin_bit_cast(T, whole);
 }
 
 /* ---- memory: g++ does not instrument the library's functions ----------------------------------------------------- */
