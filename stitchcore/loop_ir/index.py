@@ -296,8 +296,9 @@ def is_multiple(index: Index, of: int) -> bool:
 
 
 def _leaves_multiple(term: Node, of: int) -> bool:
-    remainder = isinstance(term, Binary) and term.operator == "%"
-    return remainder and is_multiple(term.left, of) and is_multiple(term.right, of)
+    if not isinstance(term, Binary) or term.operator != "%":
+        return False
+    return is_multiple(term.left, of) and is_multiple(term.right, of)
 
 
 def terms(index: Index) -> tuple[dict[Node, int], int]:
