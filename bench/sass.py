@@ -16,7 +16,9 @@ OPERATION_BITS = 0x1FF
 NO_DATA = 8
 """ELF's SHT_NOBITS: a section that takes no place in the file."""
 
-EXIT, CALL = 0x14D, 0x144
+EXIT, CALL, LOAD = 0x14D, 0x144, 0x181
+APART = frozenset({0x147, 0x11D, EXIT})
+"""BRA, BAR, EXIT."""
 PADDING = frozenset({0x118})
 """NOP: the compiler fills sections with them."""
 
@@ -41,6 +43,20 @@ def operations(cubin: bytes, ordinary: bool = False) -> dict[str, Counter[int]]:
         if name.startswith(".text."):
             codes = _ordinary(_codes(data)) if ordinary else _codes(data)
             found[name.removeprefix(".text.")] = Counter(c for c in codes if c not in PADDING)
+    return found
+
+
+def loads_together(cubin: bytes) -> dict[str, int]:
+    """Of each kernel, the most loads of memory with no branch or barrier between them: what a lane
+    has under way at once, if the first result is not wanted sooner."""
+    found = {}
+    for name, data in _sections(cubin):
+        if name.startswith(".text."):
+            most = now = 0
+            for code in _codes(data):
+                now = 0 if code in APART else now + (code == LOAD)
+                most = max(most, now)
+            found[name.removeprefix(".text.")] = most
     return found
 
 

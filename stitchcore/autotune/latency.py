@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stitchcore.codegen import cuda
+from stitchcore.codegen.cuda_lanes import rows_together
 from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.device.timing import Classes, Timing
@@ -70,21 +71,42 @@ QUOTIENT_BY_CONSTANT = 4
 NOTHING = Classes()
 
 
+@dataclass(frozen=True)
+class PhaseSeconds:
+    """Of one phase, what each of the four would take: `waves`, one `task`, `issue`, `transfers`."""
+
+    waves: float = 0.0
+    task: float = 0.0
+    issue: float = 0.0
+    transfers: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.waves, self.task, self.issue, self.transfers)
+
+
 def seconds(
     kernel: Kernel, device: Device, bindings: Mapping[str, int] | None = None, held: int = 0
 ) -> float:
     """Estimated seconds of one launch on a GPU, of which a multiprocessor has `held` blocks (0: as
     many as the schedule's estimate of registers lets it). Symbols that `bindings` lack are taken
     for SYMBOL_SIZE. Infinite where not one block fits."""
-    timing = device.timing
-    assert timing is not None, f"{device.target} has no prices of instructions"
-    sizes = {**dict.fromkeys(kernel.symbols, SYMBOL_SIZE), **(bindings or {})}
     used, shared = register_pressure.registers(kernel), cuda.shared_bytes(kernel)
     held = held or blocks_per_multiprocessor(device.target, kernel.threads, used, shared)
     if not held:
         return math.inf
-    phases = sum(_phase(phase, kernel, device, timing, sizes, held) for phase in kernel.phases)
-    return device.launch_seconds + phases + device.phase_seconds * (len(kernel.phases) - 1)
+    taken = sum(phase.seconds for phase in phases(kernel, device, bindings, held))
+    return device.launch_seconds + taken + device.phase_seconds * (len(kernel.phases) - 1)
+
+
+def phases(
+    kernel: Kernel, device: Device, bindings: Mapping[str, int] | None, held: int
+) -> tuple[PhaseSeconds, ...]:
+    """What each phase of `kernel` takes without launch and barriers; else as `seconds`."""
+    timing = device.timing
+    assert timing is not None, f"{device.target} has no prices of instructions"
+    sizes = {**dict.fromkeys(kernel.symbols, SYMBOL_SIZE), **(bindings or {})}
+    return tuple(_phase(phase, kernel, device, timing, sizes, held) for phase in kernel.phases)
 
 
 def _phase(
@@ -94,14 +116,13 @@ def _phase(
     timing: Timing,
     sizes: Mapping[str, int],
     held: int,
-) -> float:
+) -> PhaseSeconds:
     blocks = issued = latency = longest = under_way = 0.0
     moved: dict[Buffer, float] = defaultdict(float)
     for section in phase.sections:
         task = _Task(section, kernel.threads, timing, sizes)
-        side_by_side = kernel.threads // WARP_LANES if section.scope is Scope.WARP else 1
         tasks = index.evaluate(section.tasks, sizes)
-        own = -(-tasks // side_by_side)
+        own = index.evaluate(section.blocks(kernel.threads), sizes)
         blocks += own
         latency += own * task.cycles
         longest = max(longest, task.cycles) if tasks else longest
@@ -110,11 +131,10 @@ def _phase(
             moved[buffer] += tasks * count
             under_way += tasks * count * task.under_way
     if not blocks:
-        return 0.0
+        return PhaseSeconds()
     resident = held * device.units
     waves = math.ceil(blocks / resident)
     busiest = math.ceil(blocks / device.units) / blocks
-    cycles = max(waves * latency / blocks, longest, issued * busiest)
     lanes = min(blocks, resident) * kernel.threads / device.units
     share = lanes / multiprocessor(device.target).threads
     total = sum(moved.values())
@@ -123,7 +143,12 @@ def _phase(
         transfer(round(count), index.evaluate(bytes_of(buffer), sizes), device)
         for buffer, count in moved.items()
     )
-    return max(cycles / timing.hertz, transfers * occupancy.slowed(share * run, device))
+    return PhaseSeconds(
+        waves * latency / blocks / timing.hertz,
+        longest / timing.hertz,
+        issued * busiest / timing.hertz,
+        transfers * occupancy.slowed(share * run, device),
+    )
 
 
 @dataclass
@@ -133,14 +158,15 @@ class _Way:
     cycles: float = 0.0
     loading: float = 0.0
 
-    def repeated(self, times: int, together: int) -> float:
-        return times * self.cycles + -(-times // together) * self.loading
+    def repeated(self, times: int, together: int) -> _Way:
+        return _Way(times * self.cycles, -(-times // together) * self.loading)
 
 
 @dataclass(frozen=True)
 class _Inside:
     """Where a statement stands: first values of variables, its loops, how often a lane comes there,
-    how many lanes execute it (whole warps), and the lane loop that it is in."""
+    how many lanes execute it (whole warps), the lane loop that it is in, and how many `rows` load
+    together."""
 
     first: Mapping[str, int]
     loops: tuple[tuple[str, int], ...]
@@ -148,6 +174,7 @@ class _Inside:
     lanes: float
     lane: Loop | None = None
     extent: int = 1
+    rows: int = 1
 
 
 @dataclass
@@ -182,7 +209,12 @@ class _Task:
         for statement in body:
             match statement:
                 case Loop(kind=LoopKind.LANES):
-                    way.cycles += self.lane_loop(statement, inside)
+                    taken = self.lane_loop(statement, inside)
+                    way.cycles += taken.cycles
+                    if inside.rows > 1:
+                        way.loading += taken.loading
+                    else:
+                        way.cycles += taken.loading
                 case Loop():
                     way.cycles += self.serial_loop(statement, inside)
                 case If():
@@ -197,7 +229,7 @@ class _Task:
                         way.cycles, way.loading = way.cycles + way.loading, 0.0
         return way
 
-    def lane_loop(self, loop: Loop, inside: _Inside) -> float:
+    def lane_loop(self, loop: Loop, inside: _Inside) -> _Way:
         extent = self.extent(loop, inside)
         trips = -(-extent // (self.lanes * self.run))
         warps = -(-extent // (WARP_LANES * self.run))
@@ -213,7 +245,7 @@ class _Task:
         loads = [load for s in statements(loop.body) for load in own_accesses(s) if _reads(load)]
         if loads:
             size = sum(DTYPES[load.buffer.dtype].bytes for load in loads)
-            together = self.run * min(max(trips, 1), UNROLLED)
+            together = self.run * max(min(trips, UNROLLED), inside.rows)
             self.loaded.append((inside.times * extent * size, size * together))
         return way.repeated(trips, UNROLLED)
 
@@ -226,9 +258,15 @@ class _Task:
             loops=(*inside.loops, (loop.variable, extent)),
             times=inside.times * extent,
         )
-        way = self.walk(loop.body, within)
-        meets = any(isinstance(s, LaneReduce | Barrier) for s in statements(loop.body))
-        return way.repeated(extent, 1 if meets else UNROLLED)
+        if (
+            inside.lane is None
+            and (rows := rows_together(loop, self.lanes * self.run, self.run)) > 1
+        ):
+            way = self.walk(loop.body, replace(within, rows=rows)).repeated(extent, rows)
+        else:
+            meets = any(isinstance(s, LaneReduce | Barrier) for s in statements(loop.body))
+            way = self.walk(loop.body, within).repeated(extent, 1 if meets else UNROLLED)
+        return way.cycles + way.loading
 
     def extent(self, loop: Loop, inside: _Inside) -> int:
         begin, end = (index.evaluate(bound, inside.first) for bound in (loop.begin, loop.end))

@@ -25,14 +25,18 @@ from stitchcore.codegen.source import (
     provenance_comment,
     register_type,
     same_memory,
+    shared,
+    unaliased,
 )
 from stitchcore.loop_ir.nodes import (
+    WARP_THREADS,
     Apply,
     Barrier,
     Buffer,
     Check,
     Kernel,
     LaneReduce,
+    Role,
     Scalar,
     Scope,
     Section,
@@ -84,6 +88,7 @@ class _Cuda(LaneLoops):
         self.emit("")
         self.emit(provenance_comment(kernel))
         self.index_type, self.threads = index_type(kernel), kernel.threads
+        self.constant = frozenset(kernel.with_role(Role.INPUT)) - shared(kernel)
         phases = []
         for number, phase in enumerate(kernel.phases):
             names = [f"{kernel.name}_{number}_{at}" for at in range(len(phase.sections))]
@@ -100,8 +105,11 @@ class _Cuda(LaneLoops):
         """The lines of a section's function."""
         before, self.lines = self.lines, []
         used, stored = outside_buffers(kernel, section)
+        apart = unaliased(kernel, section)
         arguments = [
-            f"{'' if b in stored else 'const '}{MEMORY_TYPES[b.dtype]} *{b.name}" for b in used
+            f"{'' if b in stored else 'const '}{MEMORY_TYPES[b.dtype]} *"
+            f"{'__restrict__ ' * (b in apart)}{b.name}"
+            for b in used
         ]
         arguments += [f"{self.index_type} {symbol}" for symbol in kernel.symbols]
         arguments += ["long long *st_checks"] * bool(kernel.errors)
@@ -116,8 +124,9 @@ class _Cuda(LaneLoops):
             self.emit(f"if ({same_memory(section)}) return;")
         if section.scope is Scope.WARP and local_bytes(section):
             self.emit(f"st_shared += threadIdx.x / 32 * {local_bytes(section)};")
-        within = " % 32" if section.scope is Scope.WARP else ""
-        self.emit(f"const int st_lane = threadIdx.x{within};")
+        warp = section.scope is Scope.WARP
+        self.emit(f"const int st_lane = threadIdx.x{' % 32' * warp};")
+        self.emit(f"ST_LANES({WARP_THREADS if warp else self.threads});")
         self.ranges = {}
         self.bound(section.variable, 0, section.tasks)
         each = "" if section.scope is Scope.GROUP else f" * {self.threads // 32}"

@@ -38,9 +38,8 @@ _KEPT: Mapping[WordKind, tuple[str, str]] = {
 def shared_bytes(kernel: Kernel) -> int:
     """Dynamic shared memory that a block of `kernel` needs: its largest section's."""
     sections = (section for phase in kernel.phases for section in phase.sections)
-    return max(
-        (local_bytes(section) * _groups(section, kernel.threads) for section in sections), default=0
-    )
+    each = (local_bytes(one) * one.side_by_side(kernel.threads) for one in sections)
+    return max(each, default=0)
 
 
 def local_bytes(section: Section) -> int:
@@ -54,11 +53,6 @@ def bytes_of(buffer: Buffer) -> int:
     count = size_of(buffer)
     assert isinstance(count, int), f"LOCAL buffer {buffer.name} must be static"
     return -(-count * DTYPES[buffer.dtype].bytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _groups(section: Section, threads: int) -> int:
-    """Tasks that a block runs side by side."""
-    return threads // 32 if section.scope is Scope.WARP else 1
 
 
 def entry(
@@ -100,7 +94,7 @@ def _phase(kernel: Kernel, phase: Sequence[Function], integer: str, threads: int
             yield "__syncthreads();"  # a section before used the same shared memory
         shared |= local_bytes(section) > 0
         if len(function.sections) == 1:
-            taken = index.ceil_divide(section.tasks, _groups(section, threads))
+            taken = index.ceil_divide(section.tasks, section.side_by_side(threads))
             yield from _call(kernel, function, threads)
         else:
             taken = sum(_blocks(member, threads) for member in function.sections)
@@ -124,7 +118,7 @@ def _calls(
     Row: number of the first task, of tasks; places of buffers; constants.
     """
     section = function.sections[0]
-    groups = _groups(section, threads)
+    groups = section.side_by_side(threads)
     used = function.used[0]
     columns = 2 + len(used) + len(function.constants[0])
     row = [f"st_row[{number}]" for number in range(columns)]
@@ -160,14 +154,14 @@ def _called(kernel: Kernel, function: Function, own: Sequence[str], begin: str, 
 def _first(section: Section, threads: int) -> str:
     """The first task of a block, or of a warp of it."""
     if section.scope is Scope.WARP:
-        return f"st_block * {_groups(section, threads)} + threadIdx.x / 32"
+        return f"st_block * {section.side_by_side(threads)} + threadIdx.x / 32"
     return "st_block"
 
 
 def _blocks(section: Section, threads: int) -> int:
     """Blocks that a section's tasks are for."""
     assert isinstance(section.tasks, int), "sections of a table have a fixed number of tasks"
-    return -(-section.tasks // _groups(section, threads))
+    return -(-section.tasks // section.side_by_side(threads))
 
 
 def _tables(
@@ -192,7 +186,7 @@ def _rows(kernel: Kernel, function: Function, threads: int) -> Iterator[list[int
         places = [place(kernel, buffer) for buffer in used]
         row = [first, section.tasks, *places, *constants]
         yield [value for value in row if isinstance(value, int)]
-        first += _blocks(section, threads) * _groups(section, threads)
+        first += _blocks(section, threads) * section.side_by_side(threads)
 
 
 def _table_name(function: Function) -> str:

@@ -16,15 +16,30 @@ from dataclasses import replace
 from stitchcore.codegen import vector_access
 from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread, unrolled
 from stitchcore.codegen.source import MEMORY_TYPES, Renderer, index_text, register_type
+from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.nodes import THREADS, Buffer, Load, Loop, Scope, Statement, Store
+from stitchcore.loop_ir.nodes import (
+    THREADS,
+    Buffer,
+    Load,
+    Loop,
+    LoopKind,
+    Role,
+    Scope,
+    Statement,
+    Store,
+)
 from stitchcore.loop_ir.visitor import accesses, loads
 
 WARP = 32
 
 TOGETHER = (4, 3, 2)
 """Iterations that a lane may take through a serial loop together: as many sums in registers."""
+
+UNDER_WAY, MOST_PASSES = 32, 16
+"""Words, and rows, that a lane loads before it needs the first, where it goes through rows."""
 
 UNROLLED = 8
 """Terms of a long sum of products whose factors NVRTC is to load together. Left to itself it did so
@@ -38,6 +53,8 @@ class LaneLoops(Renderer):
         super().__init__()
         self.threads = THREADS
         self.scope, self.elements_per_lane = Scope.GROUP, 1
+        self.guarded: tuple[Index, Index] | None = None
+        self.constant: frozenset[Buffer] = frozenset()
         self.own_at = ""
         self.loaded: dict[vector_access.Place, str] = {}
         self.stored_later: dict[vector_access.Place, str] = {}
@@ -48,9 +65,11 @@ class LaneLoops(Renderer):
 
     def own_elements(self, buffer: Buffer) -> int:
         """Elements of a LANE buffer that one lane has."""
-        size = size_of(buffer)
-        assert isinstance(size, int), f"{buffer.name} is LOCAL"
-        return -(-size // self.stride()) * self.elements_per_lane
+        return _runs(buffer, self.stride()) * self.elements_per_lane
+
+    def steps(self, own: Sequence[Buffer]) -> int:
+        """Runs that a lane has of the longest of its `own` buffers."""
+        return max(_runs(buffer, self.stride()) for buffer in own)
 
     def lane_loop(self, loop: Loop) -> None:
         begin, end = (index.simplify(bound, self.ranges) for bound in (loop.begin, loop.end))
@@ -63,14 +82,15 @@ class LaneLoops(Renderer):
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
         several = self.elements_per_lane > 1
         first = f"{begin} + st_lane" + f" * {self.elements_per_lane}" * several
-        own = _own(loop)
+        own, guarded = _own(loop), (loop.begin, loop.end) == self.guarded
         if own:
-            steps = max(map(self.own_elements, own)) // self.elements_per_lane
+            steps = self.steps(own)
             self.emit(f"ST_UNROLL({steps})")
             self.open(f"for (int st_step = 0; st_step < {steps}; st_step++)")
             step = f" + st_step * {self.stride()}" if steps > 1 else ""
             self.emit(f"const {self.index_type} {loop.variable} = {first}{step};")
-            self.open(f"if ({loop.variable} < {end})")
+            if not guarded:
+                self.open(f"if ({loop.variable} < {end})")
         else:
             self.open(self.loop_head(loop.variable, first, end, str(self.stride())))
         self.bound(loop.variable, loop.begin, loop.end)
@@ -82,7 +102,7 @@ class LaneLoops(Renderer):
             self.own_at = "st_step"
             self.body(loop.body)
         self.in_lanes = False
-        if own:
+        if own and not guarded:
             self.close()
         self.close()
 
@@ -118,7 +138,23 @@ class LaneLoops(Renderer):
     def serial_loop(self, loop: Loop) -> None:
         if self.in_lanes and not unrolled(loop):
             self.unroll_products(loop)
+        lanes = [] if self.in_lanes else _lane_loops_of_own(loop)
+        if not lanes:
+            super().serial_loop(loop)
+            return
+        bounds = {(one.begin, one.end) for one in lanes}
+        [(begin, end), *others] = bounds
+        alike = not others and isinstance(begin, int) and isinstance(end, int)
+        if alike and all(self.steps(_own(one)) == 1 for one in lanes):
+            each = f" * {self.elements_per_lane}" * (self.elements_per_lane > 1)
+            self.open(f"if ({index_text(begin, 1)} + st_lane{each} < {index_text(end)})")
+            self.guarded = begin, end
+        if (together := rows_together(loop, self.stride(), self.elements_per_lane)) > 1:
+            self.emit(f"ST_UNROLL({together})")
         super().serial_loop(loop)
+        if self.guarded is not None:
+            self.guarded = None
+            self.close()
 
     def unroll_products(self, loop: Loop) -> None:
         innermost = not any(isinstance(statement, Loop) for statement in loop.body)
@@ -171,7 +207,10 @@ class LaneLoops(Renderer):
         named: dict[vector_access.Place, str] = {}
         for number, (buffer, indices) in enumerate(wide.loads):
             name, kind = f"st_in{number}", self.vector_type(buffer)
-            self.emit(f"const {kind} {name} = *(const {kind} *)&{self.element(buffer, indices)};")
+            read = "st_read_only" if buffer in self.constant else "*"
+            self.emit(
+                f"const {kind} {name} = {read}((const {kind} *)&{self.element(buffer, indices)});"
+            )
             named[buffer, indices] = name
         for number, (buffer, _) in enumerate(wide.stores):
             self.emit(f"{self.vector_type(buffer)} st_out{number};")
@@ -193,7 +232,11 @@ class LaneLoops(Renderer):
         name = self.loaded.get((node.buffer, node.indices))
         if node.buffer.scope is Scope.LANE:
             return self.value(f"{node.buffer.name}[{self.own_at}]", node.dtype)
-        return super().load(node) if name is None else self.value(f"{name}.at[st_at]", node.dtype)
+        if name is not None:
+            return self.value(f"{name}.at[st_at]", node.dtype)
+        if node.buffer in self.constant:
+            return self.value(f"__ldg(&{self.element(node.buffer, node.indices)})", node.dtype)
+        return super().load(node)
 
     def store(self, statement: Store) -> None:
         name = self.stored_later.get((statement.buffer, statement.indices))
@@ -207,6 +250,31 @@ class LaneLoops(Renderer):
             self.open("if (st_lane == 0)")
             super().store(statement)
             self.close()
+
+
+def rows_together(loop: Loop, stride: int, run: int) -> int:
+    """Passes of serial loop `loop` of which a lane has the loads under way together, where all
+    lanes take `stride` iterations at once, each a `run`; 1 where lanes wait for each other."""
+    size = 0
+    for lanes in _lane_loops_of_own(loop):
+        outside = {load for load in loads(lanes.body) if load.buffer.role is not Role.LOCAL}
+        steps = max(_runs(buffer, stride) for buffer in _own(lanes))
+        size += steps * run * sum(DTYPES[load.dtype].bytes for load in outside)
+    return min(max(4 * UNDER_WAY // size, 2), MOST_PASSES) if size else 1
+
+
+def _runs(buffer: Buffer, stride: int) -> int:
+    """Runs of a LANE buffer that one lane has."""
+    size = size_of(buffer)
+    assert isinstance(size, int), f"{buffer.name} is LOCAL"
+    return -(-size // stride)
+
+
+def _lane_loops_of_own(loop: Loop) -> list[Loop]:
+    """The body of a serial loop whose lanes never wait for each other, as they touch, of what is
+    not memory, their own alone; none where it has anything else."""
+    lanes = [one for one in loop.body if isinstance(one, Loop) and one.kind is LoopKind.LANES]
+    return lanes if len(lanes) == len(loop.body) and all(map(_own, lanes)) else []
 
 
 def _own(loop: Loop) -> list[Buffer]:

@@ -323,6 +323,22 @@ def outside_buffers(
     return [b for b in kernel.buffers if b in read or b in stored], stored
 
 
+def unaliased(kernel: ir.Kernel, section: ir.Section) -> frozenset[ir.Buffer]:
+    """Buffers whose memory, as far as `section` goes, nobody reaches by another name: none of the
+    pairs that may be one. Only those that it reads or writes, not both: what lanes leave for each
+    other goes through memory, and no compiler may keep it in a register."""
+    read, stored = buffers_of(section)
+    return (read ^ stored) - shared(kernel)
+
+
+def shared(kernel: ir.Kernel) -> frozenset[ir.Buffer]:
+    """Inputs and outputs that may lie where another does."""
+    inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+    return frozenset(
+        buffer for source, target in kernel.aliases for buffer in (inputs[source], outputs[target])
+    )
+
+
 def same_memory(section: ir.Section) -> str:
     """The condition in which a section with `copy_unless_aliased` has nothing to do."""
     assert section.copy_unless_aliased is not None

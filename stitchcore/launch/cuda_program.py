@@ -30,7 +30,7 @@ from stitchcore.launch.place import Input, Launch, Output, Place, Temporary
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.loop_ir.layout import bytes_of
-from stitchcore.loop_ir.nodes import Role
+from stitchcore.loop_ir.nodes import Kernel, Role
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def launch_table(
         entries.append(
             LaunchEntry(
                 kernel=kernels.index(entry),
-                grid=_grid(launch),
+                grid=index.substitute(grid(launch.kernel), launch.symbols),
                 words=_words(launch, arena, number),
                 words_region=arena.words.get(number),
                 first_check=checks if entry.checks else None,
@@ -140,13 +140,13 @@ def _entry(launch: CudaLaunch) -> KernelEntry:
     )
 
 
-def _grid(launch: CudaLaunch) -> Index:
-    """Blocks for the phase with most tasks; 0 where there is nothing to do."""
+def grid(kernel: Kernel) -> Index:
+    """Blocks for the phase with most of them; 0 where there is nothing to do."""
     most: Index = 0
-    for phase in launch.kernel.phases:
-        tasks = [index.maximum(section.tasks, 0) for section in phase.sections]
-        most = index.maximum(most, index.total(tasks))
-    return index.substitute(most, launch.symbols)
+    for phase in kernel.phases:
+        blocks = [section.blocks(kernel.threads) for section in phase.sections]
+        most = index.maximum(most, index.total(blocks))
+    return most
 
 
 def _sizes(launches: Sequence[CudaLaunch]) -> dict[Place, Index]:

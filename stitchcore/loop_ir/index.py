@@ -287,10 +287,18 @@ def gather(index: Index) -> Index:
 
 
 def is_multiple(index: Index, of: int) -> bool:
-    """Whether `index` is a multiple of `of` whatever its variables are, as its sum shows."""
-    terms: dict[Node, int] = {}
-    constant = _add_terms(index, 1, terms)
-    return constant % of == 0 and all(times % of == 0 for times in terms.values())
+    """Whether `index` is a multiple of `of` whatever its variables are, as its sum shows and what
+    remainders in it leave."""
+    counts, constant = terms(index)
+    return constant % of == 0 and all(
+        times % of == 0 or _leaves_multiple(term, of) for term, times in counts.items()
+    )
+
+
+def _leaves_multiple(term: Node, of: int) -> bool:
+    if not isinstance(term, Binary) or term.operator != "%":
+        return False
+    return is_multiple(term.left, of) and is_multiple(term.right, of)
 
 
 def terms(index: Index) -> tuple[dict[Node, int], int]:

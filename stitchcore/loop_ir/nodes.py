@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
 
 
@@ -289,6 +290,7 @@ Statement = (
 # ---- structure ---------------------------------------------------------------------------------
 THREADS = 256
 """Threads of a GPU's block, where nothing else is asked for."""
+WARP_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,14 @@ class Section:
     scope: Scope = Scope.GROUP
     elements_per_lane: int = 1
     copy_unless_aliased: tuple[Buffer, Buffer] | None = None
+
+    def side_by_side(self, threads: int) -> int:
+        """Tasks that a block of `threads` runs at once."""
+        return threads // WARP_THREADS if self.scope is Scope.WARP else 1
+
+    def blocks(self, threads: int) -> Index:
+        """Blocks of `threads` that have all tasks at once."""
+        return index.ceil_divide(index.maximum(self.tasks, 0), self.side_by_side(threads))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import computation
 from stitchcore.hlo.ir.module import Module
-from stitchcore.loop_ir.nodes import Kernel, Scope
+from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.schedule import register_pressure
-from stitchcore.schedule.limits import WARP_LANES
 from stitchcore.schedule.pipeline import schedule
 
 
@@ -55,7 +54,7 @@ def mapping(rows: int, columns: int, target: str, mechanisms: Mechanisms = ALL) 
     assert isinstance(section.tasks, int)
     parts = next((b.dims[0] for b in kernel.buffers if b.name.startswith("part")), 1)
     assert isinstance(parts, int)
-    warps = kernel.threads // WARP_LANES if section.scope is Scope.WARP else 1
+    warps = section.side_by_side(kernel.threads)
     blocks = -(-section.tasks // warps)
     unit = multiprocessor(target)
     registers = register_pressure.registers(kernel)

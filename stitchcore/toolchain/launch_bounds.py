@@ -19,6 +19,7 @@ from stitchcore.codegen import cuda
 from stitchcore.device.occupancy import blocks_per_multiprocessor, multiprocessor
 from stitchcore.errors import Reason, Refused
 from stitchcore.launch.cuda_parameters import is_cooperative
+from stitchcore.loop_ir import index
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.schedule import register_pressure
 from stitchcore.schedule.limits import blocks_per_unit
@@ -133,8 +134,8 @@ def _with_tasks(kernel: Kernel, target: str) -> int:
     where a symbol decides."""
     most = 1
     for phase in kernel.phases:
-        tasks = [section.tasks for section in phase.sections]
-        if not all(isinstance(count, int) for count in tasks):
+        blocks = index.total(section.blocks(kernel.threads) for section in phase.sections)
+        if not isinstance(blocks, int):
             return blocks_per_unit(kernel.threads)
-        most = max(most, sum(count for count in tasks if isinstance(count, int)))
+        most = max(most, blocks)
     return -(-most // multiprocessor(target).count)

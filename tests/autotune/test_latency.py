@@ -22,6 +22,7 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.schedule.pipeline import schedule
 from stitchcore.schedule.space import DEFAULT, Schedule
+from tests.codegen.test_cuda import summed
 from tests.schedule.modules import apply, module_of, parameter, whole
 
 GPU = DEVICES["sm_90"]
@@ -161,3 +162,12 @@ def test_no_kernel_of_a_workload_is_quicker_than_its_transfers() -> None:
         pairs = launches(GPU, name)
         assert all(0.5 * planned < counted for planned, counted in pairs), name
         assert sorted(counted / planned for planned, counted in pairs)[len(pairs) // 2] < 5, name
+
+
+def test_rows_that_are_loaded_together_are_waited_for_once() -> None:
+    """Of 392 rows that a lane adds up sixteen are under way, as the text asks the compiler."""
+    timing = GPU.timing
+    assert timing is not None
+    [phase] = latency.phases(summed(256), GPU, None, 4)
+    together = 392 / 16 * timing.cpi.memory / timing.hertz
+    assert together <= phase.task < 2 * together

@@ -103,8 +103,8 @@ def read(raw: Sequence[Raw], library: Path, names: Sequence[str]) -> tuple[Findi
     Threads that meet at copies which the compiler made of one line have not diverged.
     """
     addresses = {int(place) for one in raw for place in one.places if place}
-    lines = _lines(library, addresses)
-    found = (_finding(one, lines, names) for one in raw if not _same_line(one, lines))
+    at = lines(library, addresses)
+    found = (_finding(one, at, names) for one in raw if not _same_line(one, at))
     return tuple(dict.fromkeys(found))
 
 
@@ -132,7 +132,7 @@ def _finding(raw: Raw, lines: Mapping[int, tuple[Place, ...]], names: Sequence[s
     )
 
 
-def _lines(library: Path, addresses: Iterable[int]) -> dict[int, tuple[Place, ...]]:
+def lines(library: Path, addresses: Iterable[int]) -> dict[int, tuple[Place, ...]]:
     """Of return addresses: the lines of the calls before them, innermost first."""
     ordered = sorted(addresses)
     if not ordered:

@@ -66,12 +66,15 @@ class Grid:
 @dataclass(frozen=True)
 class Buffer:
     """Memory of a launch: `data` is copied in, and back into the result. What is not `initialised`
-    must be written before it is read, and starts as all bits set."""
+    must be written before it is read, and starts as all bits set. What is `blank` is zeros that
+    take no memory until they are touched, whatever `data` holds: a trace's buffers are gigabytes.
+    """
 
     name: str
     data: Array
     initialised: bool = True
     read_only: bool = False
+    blank: bool = False
 
 
 class Memory:
@@ -89,9 +92,9 @@ class Memory:
         for buffer, size in zip(buffers, sizes, strict=True):
             part = whole[at : at + buffer.data.nbytes]
             array = part.view(buffer.data.dtype).reshape(buffer.data.shape)
-            if buffer.initialised:
+            if buffer.initialised and not buffer.blank:
                 array[...] = buffer.data
-            else:
+            elif not buffer.blank:
                 part[...] = 0xFF
             self.addresses.append(int(part.ctypes.data))
             self._arrays.append(array)

@@ -16,13 +16,13 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from stitchcore.toolchain.nvrtc import INCLUDE
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"
-UNCHECKED_MEMORY = NATIVE / "unchecked" / "memory.cc"
 HEADER = HERE / "include" / "emulated_cuda.h"
 CACHE = Path.home() / ".cache" / "stitch-testbed" / "emulator"
 KEPT_SECONDS = 14 * 24 * 3600
@@ -46,6 +46,21 @@ UNCHECKED_FLAGS = (
     "-fno-thread-jumps",
 )
 """A barrier is known by where it is called: one call must not become two."""
+
+
+class Look(Enum):
+    """What is done at each access of memory: a folder of native/ has it where it is not judged."""
+
+    CHECKED = ""
+    UNCHECKED = "unchecked"
+    TRACED = "traced"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        if self is Look.UNCHECKED:
+            return UNCHECKED_FLAGS
+        return FLAGS if self is Look.CHECKED else FLAGS[:-1]
+
 
 _ENTRY = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\('
@@ -72,24 +87,24 @@ def kernel_names(text: str) -> tuple[str, ...]:
     return tuple(_ENTRY.findall(text))
 
 
-def compile_text(text: str, include: Path = INCLUDE, checked: bool = True) -> Program:
+def compile_text(text: str, include: Path = INCLUDE, look: Look = Look.CHECKED) -> Program:
     """The kernels of one translation unit, as emit.cuda renders it; headers are in `include`.
 
-    Not `checked`, accesses to memory are not looked at, and it runs a hundred times as fast.
-    Raises CompileError, and FileNotFoundError where there is no g++.
+    UNCHECKED runs a hundred times as fast. Raises CompileError, and FileNotFoundError where there
+    is no g++.
     """
-    flags = FLAGS if checked else UNCHECKED_FLAGS
+    flags = look.flags
     names = kernel_names(text)
     whole = f'#line 1 "kernels.cu"\n{text}\n#line 1 "entries"\n{_entries(text, names)}'
     headers = "".join(path.read_text() for path in (HEADER, *sorted(include.glob("stitch_c*.h"))))
-    library = _cached("kernels", (whole, headers, *flags, _runtime(checked).name))
+    library = _cached("kernels", (whole, headers, *flags, _runtime(look).name))
     if not library.exists():
         with tempfile.TemporaryDirectory(prefix="emulator-", dir=CACHE) as folder:
             source, compiled = Path(folder) / "kernels.cu", Path(folder) / "kernels.o"
             source.write_text(whole)
             _run(*flags, f"-I{include}", "-include", HEADER, source, "-o", compiled)
             made = Path(folder) / "kernels.so"
-            runtime = ("-L", CACHE, f"-l:{_runtime(checked).name}", f"-Wl,-rpath,{CACHE}")
+            runtime = ("-L", CACHE, f"-l:{_runtime(look).name}", f"-Wl,-rpath,{CACHE}")
             _run("-shared", compiled, "-o", made, *runtime)
             made.replace(library)
     os.utime(library)
@@ -121,14 +136,15 @@ def _entries(text: str, names: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def _runtime(checked: bool) -> Path:
+def _runtime(look: Look) -> Path:
     """The emulator's own library, which compiled kernels are linked with."""
     CACHE.mkdir(parents=True, exist_ok=True)
     _forget_old()
     sources = sorted((*NATIVE.glob("*.cc"), *NATIVE.glob("*.h")))
-    if not checked:
+    if look is not Look.CHECKED:
         memory = NATIVE / "memory.cc"
-        sources = [UNCHECKED_MEMORY if path == memory else path for path in sources]
+        other = NATIVE / look.value / "memory.cc"
+        sources = [other if path == memory else path for path in sources]
     library = _cached("runtime", (*RUNTIME_FLAGS, *(path.read_text() for path in sources)))
     if not library.exists():
         with tempfile.TemporaryDirectory(prefix="emulator-", dir=CACHE) as folder:

@@ -19,5 +19,5 @@ def library_of(names: Collection[str], dump: Path) -> Path:
         for unit in path.read_text().split(UNIT_HEADER):
             text = unit.partition("\n")[2]
             if set(names) <= set(program.kernel_names(text)):
-                return program.compile_text(text, checked=False).library
+                return program.compile_text(text, look=program.Look.UNCHECKED).library
     raise LookupError(f"no text of kernels {', '.join(names)} in {dump}")

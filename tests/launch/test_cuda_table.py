@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitchcore.inject import build
-from stitchcore.launch.cuda_program import CudaLaunch, LaunchSchedule, launch_table, temporaries
+from stitchcore.launch.cuda_program import (
+    CudaLaunch,
+    LaunchSchedule,
+    grid,
+    launch_table,
+    temporaries,
+)
 from stitchcore.launch.cuda_table import (
     BarrierWord,
     CheckRanges,
@@ -31,6 +37,7 @@ from stitchcore.launch.cuda_table import (
 from stitchcore.launch.place import Input, Output, Temporary
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Variable
+from stitchcore.loop_ir.nodes import Phase, Scope
 from stitchcore.runtime.cuda_library import CudaLibrary
 from tests.launch.standin_cuda import (
     HERE,
@@ -248,6 +255,19 @@ def test_words_follow_the_abi() -> None:
     sizes = [index.evaluate(region.bytes, bindings) for region in table.regions]
     assert sizes == [160, 6 * 160, 8] and table.barrier_region == 2
     assert CheckRanges() not in first.words and table.checks_region is None
+
+
+def test_tasks_of_warps_share_blocks() -> None:
+    """A block of 256 threads has eight of them at once: a block each would leave seven idle."""
+    kernel = softmax(100, 40, rows_a_task=1)
+    [section] = kernel.phases[0].sections
+    section = replace(section, scope=Scope.WARP)
+    kernel = replace(kernel, phases=(Phase((section, section)),))
+    assert grid(kernel) == 2 * 13
+    assert grid(replace(kernel, threads=128)) == 2 * 25
+    unknown = replace(section, tasks=Variable("n"))
+    symbolic = grid(replace(kernel, phases=(Phase((unknown,)),)))
+    assert [index.evaluate(symbolic, {"n": n}) for n in (-3, 0, 1, 8, 9)] == [0, 0, 1, 1, 2]
 
 
 def test_a_buffer_without_a_place_is_an_error() -> None:

@@ -243,6 +243,10 @@ def test_what_is_assumed() -> None:
         launch_bounds.assumed(softmax(8192, 20_000), "sm_90") == 2
     )  # two of 80,000 bytes, of 233,472
     assert launch_bounds.assumed(of_sums(100), "sm_90") < 4
+    rows = softmax(4 * 132 * 8, 96)
+    [section] = rows.phases[0].sections
+    warps = replace(rows, phases=(Phase((replace(section, scope=Scope.WARP),)),))
+    assert launch_bounds.assumed(warps, "sm_90") == 1  # 1056 tasks of warps, 132 blocks
 
 
 def test_registers_are_predicted_by_what_lives_at_once() -> None:

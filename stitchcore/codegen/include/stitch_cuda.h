@@ -44,11 +44,43 @@ struct st_words {
   uint64_t at[N];
 };
 
+/* Lanes are numbered from 0. Told so, the compiler knows how often each goes through a loop of fixed
+ * size: without a branch in each pass the loads of several are under way together. */
+#define ST_LANES(count) __builtin_assume(st_lane >= 0 && st_lane < count)
+
 /* Neighbouring elements that a thread moves at once. */
 template <typename T, int N>
 struct __align__(sizeof(T) * N) st_run {
   T at[N];
 };
+
+/* Memory that nobody writes in this launch: the compiler may load it before any store. */
+template <int BYTES>
+struct st_bits;
+template <>
+struct st_bits<2> {
+  typedef unsigned short type;
+};
+template <>
+struct st_bits<4> {
+  typedef unsigned type;
+};
+template <>
+struct st_bits<8> {
+  typedef uint2 type;
+};
+template <>
+struct st_bits<16> {
+  typedef uint4 type;
+};
+template <typename T, int N>
+ST_INLINE st_run<T, N> st_read_only(const st_run<T, N> *from) {
+  typedef typename st_bits<sizeof(T) * N>::type bits;
+  const bits loaded = __ldg((const bits *)from);
+  st_run<T, N> run;
+  memcpy(&run, &loaded, sizeof(run));
+  return run;
+}
 
 /* What a block is to the next section, when this one's tasks were dealt from block 0 on: the first
  * block that has got no more than others is block 0 then. */

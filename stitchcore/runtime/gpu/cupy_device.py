@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,7 @@ DRIVER = "libcuda.so.1"
 
 
 class CupyDevice:
-    """The current device of CuPy. Arrays that library calls make on the way come from a pool that
-    nothing else uses, so that a captured graph keeps them. Not for use by several threads."""
+    """The current device of CuPy. Not for use by several threads."""
 
     def __init__(self) -> None:
         """Raises Refused where there is no CuPy or no GPU."""
@@ -30,7 +30,7 @@ class CupyDevice:
         self.driver = DRIVER
         self._stream = cuda.Stream(non_blocking=True)
         self.stream = int(self._stream.ptr)
-        self._pool = cuda.MemoryPool()
+        self._temporaries = _Temporaries(cuda)
         self._owned: dict[int, Any] = {}
         self._workspace = self.allocate(WORKSPACE_BYTES)
         self._cublas = Cublas(self.stream, self._workspace.address)
@@ -70,7 +70,7 @@ class CupyDevice:
         self.synchronize()
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        with self._stream, self.arrays.cuda.using_allocator(self._pool.malloc):
+        with self._stream, self.arrays.cuda.using_allocator(self._temporaries.cupy.malloc):
             work()
 
     def gemm(self, gemm: Gemm, left: Any, right: Any, result: Any) -> None:
@@ -81,7 +81,8 @@ class CupyDevice:
 
         from stitchcore.runtime.gpu.library.torch_convolution import convolve
 
-        with torch.cuda.stream(torch.cuda.ExternalStream(self.stream)):
+        stream = torch.cuda.stream(torch.cuda.ExternalStream(self.stream))
+        with stream, torch.cuda.use_mem_pool(self._temporaries.torch):
             operands = (torch.as_tensor(array, device="cuda") for array in (left, right))
             return self.arrays.asarray(convolve(convolution(node), *operands))
 
@@ -106,20 +107,44 @@ class CupyDevice:
         return float(self.arrays.cuda.get_elapsed_time(begin, end)) * 1e-3
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()  # whatever is made at first use must be there before the capture
-        self.synchronize()
-        self._stream.begin_capture()
+        """What is returned keeps the memory of the graph's own arrays: each launch writes there."""
+        outside, own = self._temporaries, _Temporaries(self.arrays.cuda)
+        self._temporaries = own
         try:
-            work()
+            work()  # whatever is made at first use must be there before the capture
+            self.synchronize()
+            self._stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = self._stream.end_capture()
         finally:
-            graph = self._stream.end_capture()
-        return lambda: graph.launch(self._stream)
+            self._temporaries = outside
+        return partial(_launch, graph, self._stream, own)
 
     def close(self) -> None:
         """Give everything back."""
         self.synchronize()
         self._cublas.close()
         self._owned.clear()
+
+
+class _Temporaries:
+    """Memory of arrays that library calls make on the way, CuPy's and PyTorch's, in pools that
+    nothing else is given memory of."""
+
+    def __init__(self, cuda: Any) -> None:
+        self.cupy = cuda.MemoryPool()
+
+    @cached_property
+    def torch(self) -> Any:
+        import torch
+
+        return torch.cuda.MemPool()
+
+
+def _launch(graph: Any, stream: Any, _kept: _Temporaries) -> None:
+    graph.launch(stream)
 
 
 def _cupy() -> Any:

@@ -14,6 +14,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __builtin_assume(holds)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__
 #define __restrict
@@ -146,9 +147,12 @@ EMULATED_HINTED(__ldca, __stwb)
 EMULATED_HINTED(__ldcg, __stcg)
 EMULATED_HINTED(__ldcs, __stcs)
 EMULATED_HINTED(__ldcv, __stwt)
+/* A vector is one access: g++ would load its members one by one. */
+template <class T> struct __attribute__((aligned(alignof(T)))) EmulatedWhole { unsigned char at[sizeof(T)]; };
 template <class T> EMULATED_INLINE T __ldg(const T *address) {
   emulated_not_coherent(address, sizeof(T));
-  return *address;
+  EmulatedWhole<T> whole = *(const EmulatedWhole<T> *)address;
+  return __builtin_bit_cast(T, whole);
 }
 
 /* ---- memory: g++ does not instrument the library's functions ----------------------------------------------------- */

@@ -9,6 +9,8 @@
 
 #include "machine.h"
 
+extern "C" int64_t emulated_only_block = -1;  // of the next launches, if not negative
+
 namespace emulated {
 
 Machine machine;
@@ -185,7 +187,9 @@ void RunTogether(std::vector<Block*> blocks) {
 
 void RunGrid(bool cooperative) {
   std::vector<Block*> blocks;
-  for (uint32_t number = 0; number < machine.blocks_count; ++number) {
+  bool all = emulated_only_block < 0;
+  uint32_t first = all ? 0 : static_cast<uint32_t>(emulated_only_block);
+  for (uint32_t number = first; number < (all ? machine.blocks_count : first + 1); ++number) {
     Block& block = machine.blocks.emplace_back();
     block.number = number;
     block.index = Index(number, machine.grid);
