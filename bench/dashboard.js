@@ -44,7 +44,8 @@ const LOOKS = {
       if (last(one) < 0) bar.style.background = COLOURS[1];
       const box = element("div", "");
       box.append(bar);
-      made.append(element("span", "", named(one)), box, element("span", "", shown(last(one), unit)));
+      const value = element("span", "", shown(last(one), unit));
+      made.append(element("span", "", named(one)), box, value);
       body.append(made);
     }
   },

@@ -2,7 +2,7 @@
 
 Needs a TensorFlow that sees a GPU; without one it says so, and nothing is wrong. The programs are
 those of the rehearsal (tests/gpu_rehearsal), `--dry-run` is the rehearsal. What `stitch run` says
-of each goes to DIR/jobs.json, a table to DIR/jobs.md.
+of each goes to `jobs.json` in it, a table to a page beside.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-// In place of ../memory.cc: what the warps of one block ask of memory, request by request. A request
-// is the n-th time that lanes of a warp come to one place of the text; lanes that have not come so
-// often take no part. Accesses are not judged. A grid barrier does not wait for blocks that do not run.
+// In place of ../memory.cc: what the warps of one block ask of memory, request by request. A
+// request is the n-th time that lanes of a warp come to one place of the text; lanes that have not
+// come so often take no part. Accesses are not judged. A grid barrier does not wait for blocks that
+// do not run.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,7 +17,7 @@ struct Requested {
   int64_t place;
   int32_t memory, bytes, writes, unused;
   int64_t requests, lanes;  // lanes: of all requests
-  int64_t units, least;     // sectors of memory, or turns of shared memory: taken, and with no waste
+  int64_t units, least;     // sectors of memory, or turns of shared memory: taken, without waste
   int64_t lines;            // of 128 bytes, that memory's requests touch
 };
 
@@ -33,7 +34,8 @@ struct Slots {
   std::vector<uint64_t> addresses;  // kWarp of each request; 0: the lane takes no part
 };
 
-std::map<std::tuple<uint32_t, int64_t, int32_t, int32_t>, size_t> numbers;  // by warp, place, memory, bytes
+// By warp, place, memory, bytes.
+std::map<std::tuple<uint32_t, int64_t, int32_t, int32_t>, size_t> numbers;
 std::vector<Slots> slots;
 std::unordered_map<int32_t, std::unordered_set<uint64_t>> sectors;  // by memory
 int64_t accesses = 0, limit = 0;
