@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.ranking import kendall
 from stitchcore.report.markup import seconds_text
 from stitchcore.verify.timing import Ratio, paired_ratio
 
@@ -27,7 +28,8 @@ class Row:
     that could not run is in `missing`, with why. `steps` were timed in the shortest run, `training`
     says that variables were updated. `within` is original / stitched seconds of blocks of one run.
     `saved` are shares of saveable bytes, `left` why whole steps ran as they were, both at the end
-    of the timed runs. `note`: why nothing was measured."""
+    of the timed runs. `promised` seconds a step are what its regions saved where the worker timed
+    each alone. `note`: why nothing was measured."""
 
     name: str
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Row:
     launches: int = 0
     kernels: int = 0
     compile_seconds: float = 0.0
+    promised: float = 0.0
     note: str = ""
     commit: str = ""
     machine: str = ""
@@ -113,6 +116,35 @@ def break_even(row: Row) -> float | None:
     return row.compile_seconds / (before - after)
 
 
+def promise(row: Row) -> float | None:
+    """How many times longer the untouched step would take than the stitched one, were a step's
+    operations as quick in it as alone. None where nothing was timed, or more than a whole step."""
+    plain = row.median(UNTOUCHED)
+    if plain is None or not 0.0 < row.promised < plain:
+        return None
+    return plain / (plain - row.promised)
+
+
+def kept_promises(rows: Sequence[Row]) -> str:
+    """How what regions save alone goes with what a step saves, over all rows that have both."""
+    found = [
+        (predicted, plain / ours)
+        for row in rows
+        if (predicted := promise(row)) is not None
+        and (plain := row.median(UNTOUCHED)) is not None
+        and (ours := row.median(STITCHED)) is not None
+    ]
+    if len(found) < 2:
+        return ""
+    predicted, measured = zip(*found, strict=True)
+    short = statistics.median(after / before for before, after in found)
+    return (
+        f"- Promised by regions timed alone, and measured in the step, of {len(found)} programs: "
+        f"Kendall's tau {kendall(predicted, measured):.2f}; measured over promised, median "
+        f"{short:.2f}."
+    )
+
+
 def ordered(rows: Sequence[Row]) -> list[Row]:
     """From the greatest ratio to the least; what was not measured comes last, by name."""
 
@@ -131,7 +163,7 @@ def geometric_mean(rows: Sequence[Row]) -> float | None:
 # ---- the table -----------------------------------------------------------------------------------
 HEAD = (
     "program", "untouched ms", "XLA ms", "stitched ms", "against the better [95 %]",
-    "its processor time", "within a run [95 %]", "saved of saveable bytes",
+    "its processor time", "within a run [95 %]", "promised", "saved of saveable bytes",
     "operations → launches (kernels)", "peak memory", "compiled in", "steps until won back",
     "ceiling ms", "way to the ceiling", "remarks",
 )  # fmt: skip
@@ -140,10 +172,11 @@ Ratios above 1 mean that stitched is faster; **bold**: wholly below 1; ≈: the 
 *Against the better*: the quicker one of TensorFlow and XLA (`*`) over stitched, whole processes.
 *Its processor time*: the same of processor seconds a step, which other processes disturb less and
 in which threads that wait in vain count. *Within a run*: original over stitched, blocks in turn in
-one process with half of its steps original. *Ceiling*: the step with all memory-intensive
-operations free, launches that compute nothing in their place (`docs/speed.md`); *way*: from
-untouched to there. *Peak memory*: of the process, stitched over untouched. *Steps until won back*:
-compile seconds over what an untouched step takes longer."""
+one process with half of its steps original. *Promised*: untouched over stitched, were regions as
+quick in the step as where the worker timed each alone. *Ceiling*: the step with all
+memory-intensive operations free, launches that compute nothing in their place (`docs/speed.md`);
+*way*: from untouched to there. *Peak memory*: of the process, stitched over untouched. *Steps until
+won back*: compile seconds over what an untouched step takes longer."""
 
 
 def text(rows: Sequence[Row], how: str) -> str:
@@ -160,7 +193,7 @@ def _cells(row: Row) -> list[str]:
     assert found is not None
     told = f"**{found}**" if found.high < 1.0 else f"{found}{' ≈' if undecided(found) else ''}"
     won = break_even(row)
-    peak = row.peak_ratio
+    peak, promised = row.peak_ratio, promise(row)
     return [
         row.name,
         _milliseconds(row, UNTOUCHED),
@@ -169,6 +202,7 @@ def _cells(row: Row) -> list[str]:
         told,
         str(processor_ratio(row) or "-"),
         str(row.within or "-"),
+        "-" if promised is None else f"{promised:.2f}",
         f"{row.saved_share:.0%}",
         f"{row.operations} → {row.launches} ({row.kernels})",
         "-" if peak is None else f"{peak:.3f}",
@@ -196,7 +230,8 @@ def together(rows: Sequence[Row]) -> list[str]:
     """Of all rows, and of those that train: the mean, and the counts that bars are set for."""
     measured = [row for row in rows if row.pairs]
     parts = {"All": measured, "Training": [row for row in measured if row.training]}
-    return [_together(name, part) for name, part in parts.items() if part]
+    told = [_together(name, part) for name, part in parts.items() if part]
+    return [*told, *filter(None, [kept_promises(measured)])]
 
 
 def _together(name: str, rows: Sequence[Row]) -> str:

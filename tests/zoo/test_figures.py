@@ -52,6 +52,23 @@ def processor_time_is_of_the_same_baseline(module: Any) -> None:
     assert module.processor_ratio(row(module, processor={**used, "xla": (8.0,)})) is None
 
 
+def a_promise_is_of_the_untouched_step(module: Any) -> None:
+    """Of 4 ms, at the median drift 6, three less are twice as fast; all of it is no promise."""
+    assert module.promise(row(module, promised=3e-3)) == pytest.approx(2.0)
+    assert module.promise(row(module)) is None
+    assert module.promise(row(module, promised=6e-3)) is None
+
+
+def promises_are_held_against_the_steps(module: Any) -> None:
+    kept = row(module, promised=3e-3)
+    better = row(module, promised=4.5e-3, arms={"stitched": 1e-3})
+    told = module.kept_promises([kept, better, row(module)])
+    assert "of 2 programs: Kendall's tau 1.00; measured over promised, median 1.00" in told
+    swapped = [row(module, promised=4.5e-3), row(module, promised=3e-3, arms={"stitched": 1e-3})]
+    assert "tau -1.00" in module.kept_promises(swapped)
+    assert module.kept_promises([kept]) == ""
+
+
 def an_interval_with_one_in_it_is_undecided(module: Any) -> None:
     intervals = ((0.9, 1.1), (1.0, 1.2), (0.8, 1.0), (1.01, 1.2), (0.8, 0.99))
     told = [module.undecided(Ratio(1.0, *interval)) for interval in intervals]
@@ -95,7 +112,7 @@ def losers_and_what_is_undecided_are_marked(module: Any) -> None:
     lost, won = row(module, "lost", arms={"stitched": 6e-3}), row(module, "won")
     even = row(module, "even", arms={"stitched": 3e-3}, left={"slower": 2})
     told = module.text([lost, won, even], "how")
-    assert "| won | 6.00 | 4.50 * | 3.00 | 1.500 [1.500, 1.500] | - | - | 90% |" in told
+    assert "| won | 6.00 | 4.50 * | 3.00 | 1.500 [1.500, 1.500] | - | - | - | 90% |" in told
     assert "| **0.500 [0.500, 0.500]** |" in told
     assert "| 1.000 [1.000, 1.000] ≈ |" in told and "300 steps; slower in 2 of 3 runs |" in told
     assert told.index("| won |") < told.index("| even |") < told.index("| lost |")
@@ -147,6 +164,14 @@ CLAIMS: dict[Claim, tuple[str, str]] = {
     processor_time_is_of_the_same_baseline: (
         "for arm in (baseline(row), STITCHED))\n    return",
         "for arm in (UNTOUCHED, STITCHED))\n    return",
+    ),
+    a_promise_is_of_the_untouched_step: (
+        "if plain is None or not 0.0 < row",
+        "if plain is None or not 0.0 <= row",
+    ),
+    promises_are_held_against_the_steps: (
+        "kendall(predicted, measured)",
+        "kendall(measured, measured)",
     ),
     an_interval_with_one_in_it_is_undecided: ("found.low <= 1.0 <=", "found.low < 1.0 <="),
     the_way_is_from_untouched_to_the_ceiling: (
