@@ -212,6 +212,13 @@ def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
             for left, right, x, y in plain
         )  # fmt: skip
 
+    einsums = {
+        "abc,cd->abd": ((2, 6, 8), (8, 5)),
+        "aecd,abcd->acbe": ((2, 5, 3, 8), (2, 7, 3, 8)),
+        "ab,cb->ca": ((6, 8), (5, 8)),
+    }
+    broadcast = (((2, 6, 8), (8, 5)), ((3, 1, 6, 8), (1, 2, 8, 5)))
+    wide = t == "float64"
     return {
         "MatMul": tuple(
             Case("MatMul", (t, t), (left, right), {"transpose_a": x, "transpose_b": y},
@@ -219,7 +226,15 @@ def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
             for left, right, x, y in plain
         ),
         "BatchMatMul": batched("BatchMatMul", (3, 2)),
-        "BatchMatMulV2": batched("BatchMatMulV2", (3,)),
+        "BatchMatMulV2": (
+            *batched("BatchMatMulV2", (3,)),
+            *(Case("BatchMatMulV2", (t, t), both, note=f"{both[0]} {both[1]}")
+              for both in broadcast if not wide),
+        ),
+        "Einsum": tuple(
+            Case("Einsum", (t, t), both, {"N": 2, "equation": equation}, note=equation)
+            for equation, both in einsums.items() if not wide
+        ),
         "_FusedMatMul": tuple(
             Case("_FusedMatMul", (t, t, t), ((6, 8), (8, 9), (9,)),
                  {"fused_ops": ["BiasAdd", *after], "num_args": 1}, note=" ".join(after))
