@@ -49,3 +49,9 @@ EXPORTED void stitch_set_optimizer(void* optimizer) {
 EXPORTED void TF_InitGraph(TP_OptimizerRegistrationParams* parameters, TF_Status* status) {
   Own<decltype(&TF_InitGraph)>("TF_InitGraph")(parameters, status);
 }
+
+EXPORTED bool stitch_start_trace(int level) {
+  return Own<bool (*)(int)>("stitch_start_trace")(level);
+}
+
+EXPORTED char* stitch_stop_trace() { return Own<char* (*)()>("stitch_stop_trace")(); }
