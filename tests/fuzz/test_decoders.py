@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import lean
 from tests.fuzz import decoders
 from tests.fuzz.decoders import DECODERS, Decoder
 from tests.operator.gateway.processes import PATHS
@@ -15,9 +16,8 @@ from tests.operator.gateway.processes import PATHS
 
 def fuzzed(name: str, seconds: float) -> str:
     command = [sys.executable, "-m", "tests.fuzz.decoders", name, "--seconds", str(seconds)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(PATHS)}
-    )
+    environment = lean.environment(PYTHONPATH=":".join(PATHS))
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return done.stdout + done.stderr
 
 
