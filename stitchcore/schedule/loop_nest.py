@@ -108,13 +108,14 @@ class _Lowering(SectionBuilder):
     # ---- the section ---------------------------------------------------------------------------
     def run(self) -> ir.Section:
         plan = self.plan()
-        pays = self.splits and pack_rows.pays(plan, self.geometry, self.axes.extents)
+        few = self.geometry
+        if self.splits:
+            few = tiling.of_few_rows(self.axes.extents, few, self.context.limits)
+        pays = self.splits and pack_rows.pays(plan, few, self.axes.extents)
         self.packed = self.may_pack and pays and self.context.limits.packs
         by_stages = self.splits and (len(plan.nests) > 1 or self.packed)
         if by_stages:
-            self.geometry = tiling.of_few_rows(
-                self.axes.extents, self.geometry, self.context.limits
-            )
+            self.geometry = few
         combines = any(map(self.is_combined, plan.wanted))
         if combines and self.section.rows is not None:
             self.geometry = replace(self.geometry, interchanged=False)
