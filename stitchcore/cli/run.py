@@ -302,7 +302,8 @@ class Run:
             self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
         elif answer["status"] == "ready":
             graph.key = str(answer["key"])
-            self.ready_for_next += not job_runs and graph.status != "loading"
+            late = self.record.ended or not job_runs
+            self.ready_for_next += late and graph.status != "loading"
 
     def _refuse(self, digest: str, failure: Failure) -> None:
         answer = {"status": "refused", "reason": failure.reason.value, "detail": failure.detail}

@@ -104,13 +104,15 @@ class Graph:
 
 @dataclass
 class Record:
-    """A run so far: its graphs by digest, and refusals that concern no single graph."""
+    """A run so far: its graphs by digest, and refusals that concern no single graph. `ended`: what
+    the job was to do is done; its process may take some seconds more."""
 
     graphs: dict[str, Graph] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)  # of the last refusal of each reason
     events: int = 0
     tf: str = ""  # the version that the job has imported
+    ended: bool = False
 
     def add(self, event: Event) -> None:
         """Take one event in; later ones overrule earlier ones."""
@@ -121,8 +123,9 @@ class Record:
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
             self.details[reason] = str(event.get("detail") or "")
         if kind == "started":
-            self.tf = str(event.get("tf") or "")
+            self.tf, self.ended = str(event.get("tf") or ""), False
         if kind == "end":
+            self.ended = True
             self._take_medians(event.get("steps"))
         if not digest:
             return
