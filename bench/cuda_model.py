@@ -35,7 +35,7 @@ from stitchcore.autotune import latency
 from stitchcore.codegen import cuda
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
-from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.gpus import GPUS
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.fusion.text import bodies
 from stitchcore.launch.cuda_parameters import is_cooperative
@@ -322,7 +322,7 @@ def read() -> list[Modelled]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Model, write, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_model")
-    parser.add_argument("--target", default="sm_90", choices=sorted(MULTIPROCESSORS))
+    parser.add_argument("--target", default="sm_90", choices=sorted(GPUS))
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("name", nargs="*")
     given = parser.parse_args(arguments)

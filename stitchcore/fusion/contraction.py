@@ -60,13 +60,14 @@ def is_contraction(instruction: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Product:
-    """Elements of a product of matrices, products that each adds up, elements of its rows, and
-    whether it is of many pairs of matrices."""
+    """Elements of a product of matrices, products that each adds up, elements of its rows, whether
+    it is of many pairs of matrices, and whether how many rows or pairs there are is known."""
 
     results: int
     contracted: int
     columns: int
     batched: bool
+    known: bool = True
 
 
 def product_of(dot: Instruction) -> Product | None:
@@ -90,6 +91,7 @@ def product_of(dot: Instruction) -> Product | None:
         math.prod(map(extent, contracted)),
         math.prod(map(extent, columns)),
         batched=math.prod(extent(right.dims[d]) for d in pairs) > 1,
+        known=isinstance(dot.shape.size, int),
     )
 
 
@@ -100,9 +102,10 @@ def fits(product: Product) -> bool:
 
 def pays(product: Product, device: Device) -> bool:
     """Whether a kernel computes `product` no slower than the device's library, which takes a call
-    for it."""
+    for it. Of one pair with an unknown number of rows it may not: with many of them a library has
+    the better rate."""
     gemm = device.gemm
-    if gemm is None or not fits(product):
+    if gemm is None or not fits(product) or not (product.known or product.batched):
         return False
     timing = device.timing
     lanes = device.vector_bytes // WORD_BYTES if timing is None else WARP_LANES

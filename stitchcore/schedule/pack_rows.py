@@ -32,8 +32,9 @@ STEM = "packed"
 VECTOR = 16
 SHORT = 256
 
-MOVED = (op.REVERSE, op.SLICE, op.PAD, op.CONCATENATE)
-"""What reads its operand's elements at other places than their own."""
+MOVED = (op.REVERSE, op.SLICE, op.PAD)
+"""What reads its operand's elements at other places than their own. Of a concatenation each operand
+has lanes of its own (codegen/c_stretches.py)."""
 
 
 def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:

@@ -64,12 +64,11 @@ def _is_small(graph: GraphIndex, i: int, kind: str, multiplies: Device | None) -
 
 
 def _product(rows: Sequence[int], contracted: int, columns: int, batched: bool) -> Product | None:
-    """`rows` are those of all pairs. None where what lanes add up or lie along is not known, and of
-    one pair its rows: with many of them a library has the better rate."""
-    if min(contracted, columns) < 0 or (min(rows, default=1) < 0 and not batched):
+    """`rows` are those of all pairs. None where what lanes add up or lie along is not known."""
+    if min(contracted, columns) < 0:
         return None
     results = columns * math.prod(NOMINAL_SIZE if size < 0 else size for size in rows)
-    return Product(results, contracted, columns, batched)
+    return Product(results, contracted, columns, batched, known=min(rows, default=1) >= 0)
 
 
 def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...] | None:

@@ -30,6 +30,7 @@ def test_every_documented_variable_is_read() -> None:
     options.read(Spy())
     options.broker_url(Spy())
     options.leases_url(Spy())
+    options.ledger_url(Spy())
     options.reserved_cores(Spy())
 
     class Given(Spy):

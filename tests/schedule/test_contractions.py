@@ -15,6 +15,7 @@ from stitchcore.compiler import pipeline
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES, Call, Device, Gemm
 from stitchcore.fusion.contraction import LONGEST, Product, is_contraction, pays, product_of
+from stitchcore.fusion.extents import NOMINAL_EXTENT
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import builder
@@ -368,8 +369,24 @@ ENTRY e {
   ROOT y = f64[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }"""
     assert product_of(parse(text).entry.root) is None
-    unknown = text.replace("f64", "f32").replace("[8,8]", "[b,8]", 1)
-    assert product_of(parse(unknown.replace("f32[8,8] dot", "f32[b,8] dot")).entry.root) is None
+    rows = product_of(dot(*unknown("b,8", "8,8")))
+    assert rows is not None and not pays(rows, DEAR)
+    assert product_of(dot(*unknown("8,b", "b,8"))) is None
+    assert product_of(dot(*unknown("8,8", "8,b"))) is None
+
+
+def unknown(*shapes: str) -> tuple[Instruction, ...]:
+    lines = [f"  p{n} = f32[{shape}] parameter({n})" for n, shape in enumerate(shapes)]
+    root = f"  ROOT r = f32[{shapes[0]}] negate(p0)"
+    text = "\n".join(["HloModule m", "ENTRY e {", *lines, root, "}"])
+    return parse(text).entry.parameters
+
+
+def test_a_batch_of_unknown_size_is_taken_for_the_nominal_one() -> None:
+    left, right = unknown("b,8,16", "b,16,24")
+    made = product_of(dot(left, right, (2, 1)))
+    assert made == Product(NOMINAL_EXTENT * 8 * 24, 16, 24, batched=True, known=False)
+    assert pays(made, DEAR)
 
 
 def test_a_product_written_by_hand_is_one_too() -> None:

@@ -43,7 +43,8 @@ REDUCING = frozenset({"Sum", "Mean", "Prod", "Cumsum", "Cumprod", "L2Loss", "Sof
                       "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
                       "FusedBatchNormV3",
                       "FusedBatchNormGradV3", "_FusedBatchNormEx", "_MklLayerNorm", "MirrorPadGrad",
-                      "MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum", "_FusedMatMul"})  # fmt: skip
+                      "MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum",
+                      "_FusedMatMul"})  # fmt: skip
 """Operations that add many terms: the order of addition is free."""
 
 DRAWN = frozenset(op_allowlist.DRAWN)
