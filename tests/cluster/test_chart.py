@@ -82,6 +82,8 @@ def knowing(own_cluster: Cluster) -> Iterator[Cluster]:
         kept = ("stitchpolicies.stitchcore.io", "stitchedjobs.stitchcore.io")
         for name in kept:  # kept, or this is an error
             extensions.delete_custom_resource_definition(name)
+        gone = [*names, *kept]  # others may make theirs anew
+        wait_for(lambda: not any(_known(extensions, name) for name in gone), 60, "they are gone")
 
 
 @pytest.fixture
