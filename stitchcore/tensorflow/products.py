@@ -72,9 +72,10 @@ def _product(rows: Sequence[int], contracted: int, columns: int, batched: bool) 
 
 
 def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...] | None:
-    """The sizes of both batches broadcast together; None where that is not known to go."""
+    """The sizes of both batches broadcast together; None where that is not known to go, and where
+    only the right one has an unknown size: tf2xla makes columns of it, and lanes lie along them."""
     pairs = list(zip_longest(reversed(left), reversed(right), fillvalue=1))
-    if any(a != b and 1 not in (a, b) for a, b in pairs):
+    if any(a != b and (1 not in (a, b) or b < 0) for a, b in pairs):
         return None
     return tuple(b if a == 1 else a for a, b in reversed(pairs))
 

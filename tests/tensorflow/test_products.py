@@ -104,6 +104,22 @@ def test_a_batch_of_unknown_size(batch: tuple[int | None, ...]) -> None:
     assert is_right(cut, 3, 40, 1) == 1
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "taken"),
+    [((None, 8, 16), (16, 24), True), ((None, 8, 16), (1, 16, 24), True),
+     ((8, 16), (None, 16, 24), False), ((1, 8, 16), (None, 16, 24), False),
+     ((None, 1, 8, 16), (1, None, 16, 24), False)],
+)  # fmt: skip
+def test_an_unknown_batch_is_broadcast_to_rows_and_not_to_columns(
+    left: tuple[int | None, ...], right: tuple[int | None, ...], taken: bool
+) -> None:
+    """What would be columns stays the library's alone: taken, it would cost its region."""
+    cut = partition(graph_of(activated(tf.matmul), left, right), ["out"], multiplies=DEAR)
+    assert ("BatchMatMulV2" in members(cut)) == taken
+    if taken:
+        assert is_right(cut, 3, 40) == 1
+
+
 def activated(multiply: Callable[..., Any]) -> Callable[..., Any]:
     return lambda left, right: tf.nn.softmax(multiply(tf.tanh(left), right))
 
