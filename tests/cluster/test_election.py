@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 from kubernetes import client
 
 from stitch_operator.reconciler.__main__ import SUCCEEDED
 from stitch_operator.reconciler.election import ACT_SECONDS, LEASE_SECONDS, Election
-from tests.cluster import reconciling
-from tests.cluster.cluster import Cluster
-from tests.cluster.conftest import namespace_in
 from tests.cluster.objects import wait_for
 from tests.cluster.reconciling import Place, Running, running
 from tests.cluster.test_reconciler import becomes, train
+from tests.cluster.test_reconciler_faults import own_namespace as own_namespace
+from tests.cluster.test_reconciler_faults import place as place
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def place(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("election")
-    with (
-        own_cluster.api() as api,
-        reconciling.installed(api, own_cluster.kubeconfig, folder) as made,
-    ):
-        yield made
-
-
-@pytest.fixture
-def own_namespace(place: Place) -> Iterator[str]:
-    with namespace_in(place.core) as name:
-        yield name
 
 
 class Clock:
