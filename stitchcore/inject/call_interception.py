@@ -71,6 +71,7 @@ class Caller(threading.local):
     """Who is calling in this thread, for the graphs that Grappler shows."""
 
     now: Optional[Call] = None
+    shown: Any = None  # the program of the graph that Grappler shows
     probing: Any = None  # the Program whose compiled bodies are being shown to Grappler
 
 

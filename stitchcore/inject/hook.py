@@ -26,6 +26,7 @@ from . import (
     graphs,
     plugin,
     reasons,
+    rebuilds,
     redact,
     settings,
     step_monitor,
@@ -85,6 +86,8 @@ class Hook:
             *(self._follower.rolled_back, self._refuse, coordination_service),
         )
         self._joined = swap_group_member.Joined(parts)
+        self._rebuilds: Dict[Hashable, rebuilds.Rebuilds] = {}
+        self._dear: Set[Hashable] = set()
         self._savings_due = time.monotonic() + SAVINGS_SECONDS
         self._wake = threading.Event()
         self._ended = self._unwatched = False
@@ -186,12 +189,48 @@ class Hook:
         """Called by Grappler in any thread; never raises."""
         if os.getpid() != self._process or self._ended or self._unwatched:
             return None
+        begin, again, self._caller.shown = time.monotonic(), self._again(len(data)), None
+        if again in self._dear:
+            return None
         try:
             return self._answer(data, item)
         except Exception as error:
             self._failed_itself(error)
             self._shown_in_vain(error)
+        finally:
+            if again is not None:
+                self._looked(again, begin, time.monotonic())
         return None
+
+    def _again(self, size: int) -> Optional[Hashable]:
+        """Whose graph is shown once more: that of a caller after its first calls, or a graph of so
+        many bytes that no call of Python's has in it. None: it is nobody's; never raises."""
+        caller = self._caller.now
+        if caller is None:
+            return size
+        instance = self._instances.get(caller.key)
+        if instance is None:
+            return None
+        calls = sum(self._plugin.calls(instance.step, arm) for arm in (ORIGINAL, STITCHED))
+        return caller.key if calls > rebuilds.OFTEN else None
+
+    def _looked(self, again: Hashable, begin: float, end: float) -> None:
+        """Where looking at a graph each time has cost more than it may, it stays as it was; never
+        raises."""
+        try:
+            if not self._rebuilds.setdefault(again, rebuilds.Rebuilds()).took(begin, end):
+                return
+            self._dear.add(again)
+            detail = "TensorFlow builds its graph anew with every call"
+            instance = self._instances.get(again)
+            program = self._caller.shown if instance is None else instance.program
+            others = list(self._instances.values()) if instance is None else []
+            if program is None or any(other.runs(program) for other in others):
+                self._refuse("", reasons.UNMEASURED, detail)
+            else:
+                self._disable(program, reasons.UNMEASURED, detail)
+        except Exception as error:
+            self._failed_itself(error)
 
     def _shown_in_vain(self, error: Exception) -> None:
         """The graph of a step stays as it is for an error of our own: no step is stitched then."""
@@ -232,6 +271,7 @@ class Hook:
         program = self._program(
             Program(numbering.digest, graph_target), numbering, graph, handed, preserve
         )
+        self._caller.shown = program
         view = View(graph, numbering, preserve, types)
         if self._caller.probing is not None:
             self._caller.probing.parts.append(program)

@@ -228,6 +228,7 @@ def _cut_into_regions(state: RequestState, excluded: Mapping[str, Reason]) -> Re
         excluded,
         kind=state.device.kind,
         multiplies=state.device if allowed else None,
+        executor=state.device,
     )
     return replace(state, partition=cut, refusals=cut.refusals)
 

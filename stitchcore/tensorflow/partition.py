@@ -9,14 +9,14 @@ values. Deterministic and near linear.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
-from stitchcore.tensorflow import levels, lookups, op_allowlist, placement
+from stitchcore.tensorflow import critical_path, levels, lookups, op_allowlist, placement
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
 from stitchcore.tensorflow.node_roles import Classes, Part, classify
 from stitchcore.tensorflow.shape_inference import infer_shapes
@@ -88,9 +88,11 @@ def partition(
     excluded: Mapping[str, Reason] | None = None,
     kind: str = placement.CPU,
     multiplies: Device | None = None,
+    executor: Device | None = None,
 ) -> Partition:
     """Cut a GraphDef (with `_output_shapes`) into regions for devices of `kind`; small products of
-    matrices are in them where kernels of `multiplies` are quicker than its library.
+    matrices are in them where kernels of `multiplies` are quicker than its library. What is merged
+    for its launch alone does not delay the step on `executor`, where that is given.
 
     `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
@@ -103,7 +105,7 @@ def partition(
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
         classes = classify(indexed, variables, left_out, kind, multiplies)
-        groups, circular = grouped(indexed, classes, variables)
+        groups, circular = grouped(indexed, classes, variables, executor)
         crossing = _crossing_unranked(indexed, groups, must_stay)
         if not crossing and not circular:
             break
@@ -129,13 +131,14 @@ def partition(
 
 
 def grouped(
-    graph: GraphIndex, classes: Classes, variables: Variables
+    graph: GraphIndex, classes: Classes, variables: Variables, executor: Device | None = None
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """Members in the groups that are regions if they are not too small, each in topological order;
     and those that are in none because they would wait for each other in a circle."""
     placed = levels.assign(graph, classes, variables)
     groups = _components(graph, classes, variables, placed)
-    groups = _join_lone(graph, placed, _merge_small(graph, placed, groups))
+    groups = _merge_small(graph, placed, _merging(graph, classes, placed, groups, executor), groups)
+    groups = _join_lone(graph, placed, _merging(graph, classes, placed, groups, executor), groups)
     return _without_cycles(graph, classes, variables, placed, groups)
 
 
@@ -218,13 +221,40 @@ def _components(
     return [tuple(group) for group in groups.values()]
 
 
+Batch = list[tuple[int, ...]]
+
+
+def _merging(
+    graph: GraphIndex,
+    classes: Classes,
+    placed: levels.Levels,
+    groups: Sequence[tuple[int, ...]],
+    executor: Device | None,
+) -> Callable[[Batch], list[Batch]]:
+    """Cuts some of `groups` that could share a launch into those that do: all of them, but on a CPU
+    where some would keep the step waiting."""
+    if executor is None or executor.kind != placement.CPU:
+        return lambda batch: [batch]
+    every = critical_path.windows(graph, classes, placed, groups, executor)
+    window = {group[0]: found for group, found in zip(groups, every, strict=True)}
+
+    def parts(batch: Batch) -> list[Batch]:
+        found = critical_path.merged([window[group[0]] for group in batch], executor.launch_seconds)
+        return [[batch[position] for position in part] for part in found]
+
+    return parts
+
+
 def _merge_small(
-    graph: GraphIndex, placed: levels.Levels, groups: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
+    graph: GraphIndex,
+    placed: levels.Levels,
+    merging: Callable[[Batch], list[Batch]],
+    groups: Sequence[tuple[int, ...]],
+) -> Batch:
     """Merge regions of little traffic with others of their level and kind."""
     position = {i: p for p, i in enumerate(graph.order)}
-    merged: list[tuple[int, ...]] = []
-    small: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
+    merged: Batch = []
+    small: dict[tuple[int, levels.Kind], Batch] = defaultdict(list)
     for group in groups:
         size, _ = _traffic(graph, group)
         if size < REMOTE_BYTES:
@@ -232,13 +262,17 @@ def _merge_small(
         else:
             merged.append(group)
     for batch in small.values():
-        merged += _bounded(graph, position, batch)
+        for part in merging(batch):
+            merged += _bounded(graph, position, part)
     return sorted(merged, key=lambda group: position[group[0]])
 
 
 def _join_lone(
-    graph: GraphIndex, placed: levels.Levels, groups: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
+    graph: GraphIndex,
+    placed: levels.Levels,
+    merging: Callable[[Batch], list[Batch]],
+    groups: Sequence[tuple[int, ...]],
+) -> Batch:
     """Give operations that are alone the company of others of their level and kind.
 
     Independent operations of one level share a launch (AStitch 4.2, remote stitching): lone ones
@@ -246,9 +280,9 @@ def _join_lone(
     company stays as it is.
     """
     position = {i: p for p, i in enumerate(graph.order)}
-    joined: list[tuple[int, ...]] = []
-    lone: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
-    company: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
+    joined: Batch = []
+    lone: dict[tuple[int, levels.Kind], Batch] = defaultdict(list)
+    company: dict[tuple[int, levels.Kind], Batch] = defaultdict(list)
     for group in groups:
         operations = sum(operation_count(graph, i) for i in group)
         key = placed.level[group[0]], placed.kind[group[0]]
@@ -258,7 +292,8 @@ def _join_lone(
             host = min(company[key], key=lambda group: (_traffic(graph, group), group))
             company[key].remove(host)
             singles.append(host)
-        joined += _bounded(graph, position, singles)
+        for part in merging(singles):
+            joined += _bounded(graph, position, part)
     joined += [group for grouped in company.values() for group in grouped]
     return sorted(joined, key=lambda group: position[group[0]])
 
