@@ -30,7 +30,8 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.schedule import tiling
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.limits import Limits
-from stitchcore.schedule.tiling import Partition, size_of
+from stitchcore.schedule.tiling import Partition, no_vector, size_of
+from stitchcore.schedule.views import is_moved
 
 EXPENSIVE = KEPT_COST
 """Where the scheduler keeps a value; the cost model must think the same."""
@@ -194,7 +195,8 @@ class _Search:
 
     def _is_pieced(self, value: Instruction) -> bool:
         if value.opcode == op.REVERSE:
-            return value in self.outputs and value not in self.read
+            packed = self.limits.packs and is_moved(value) and no_vector(value.shape.dims[-1])
+            return value in self.outputs and value not in self.read and not packed
         joins = value.opcode == op.CONCATENATE or is_update(value)
         return joins and self._worth_pieces(value)
 

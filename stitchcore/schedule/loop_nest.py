@@ -228,7 +228,7 @@ class _Lowering(SectionBuilder):
         extent = index.from_dim(self.axes.extents[lane])
         whole = frozenset((*self.geometry.rows, lane))
         roots = [*nest.saved, *(sink.root for sink in nest.sinks)]
-        moves = pack_rows.no_vector(self.axes.extents[lane])
+        moves = tiling.no_vector(self.axes.extents[lane])
         spread = pack_rows.partial(
             roots, self.axes, whole, self.in_memory, self.cached, self.operands, moves
         )

@@ -21,7 +21,8 @@ from stitchcore.loop_ir.visitor import accesses, statements
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.cache_hints import unit_stride
 from stitchcore.schedule.row_stages import Stages
-from stitchcore.schedule.tiling import Geometry
+from stitchcore.schedule.tiling import VECTOR, Geometry, no_vector
+from stitchcore.schedule.views import is_moved
 
 PACKED: Axis = -2
 """Stands for the place of an element in a task's packed rows, in LOCAL buffers over them."""
@@ -29,12 +30,7 @@ PACKED: Axis = -2
 STEM = "packed"
 """Lane variables of packed loops begin so."""
 
-VECTOR = 16
 SHORT = 256
-
-MOVED = (op.REVERSE, op.SLICE, op.PAD)
-"""What reads its operand's elements at other places than their own. Of a concatenation each operand
-has lanes of its own (codegen/c_stretches.py)."""
 
 
 def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
@@ -48,18 +44,6 @@ def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
     else:
         short = isinstance(extent, int) and extent < SHORT and extent % VECTOR != 0
     return short and all(nest.inner == (lane,) for nests in plan.nests for nest in nests)
-
-
-def is_moved(value: Instruction) -> bool:
-    """Whether a value's elements lie elsewhere in its operand. A flipped row is a shuffled one."""
-    if value.opcode == op.REVERSE:
-        return value.shape.rank - 1 not in value["dimensions"]
-    return value.opcode in MOVED
-
-
-def no_vector(extent: Dim) -> bool:
-    """Whether rows are so short that what a row reads elsewhere may as well be read one by one."""
-    return isinstance(extent, int) and extent < VECTOR
 
 
 def flattens(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim], below: int) -> bool:
