@@ -61,6 +61,8 @@ SUM_BLOCK = 1024
 _LARGEST_EXTENT = 2**40
 """No symbol of a kernel is larger: more elements than memory holds."""
 
+EXTREMES = (opcodes.MAXIMUM, opcodes.MINIMUM)
+
 SHORT_LOOP = 256
 """Below so many iterations, those that fill no whole vector cost a visible share of a loop."""
 
@@ -623,6 +625,14 @@ class _C(Renderer):
             return super().apply(node)
         choice, chosen, other = map(self.expression, node.operands)
         return f"st_choose_{working(node.dtype)}({choice}_mask, {chosen}, {other})"
+
+    def accumulated(self, statement: ir.Accumulate) -> str:
+        scalar, reducer = statement.scalar, statement.reducer
+        if reducer not in EXTREMES or scalar.dtype not in ("f32", "f64"):
+            return super().accumulated(statement)
+        value = self.expression(statement.value)
+        name = f"st_accumulate_{reducer}_{scalar.dtype}"
+        return f"{name}({self.scalar(scalar)}, {value})"
 
     def store(self, statement: ir.Store) -> None:
         if (target := self.moved.get(statement)) is None:

@@ -119,6 +119,20 @@ ST_INLINE void st_prefetch_far(const void *from, long bytes) {
   for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, 0, 2);
 }
 
+/* ---- extremes of many ---------------------------------------------------------------------------- */
+/* st_maximum and st_minimum of an accumulator `a`. What b is may be a choice, which compilers look
+ * through: the test for NaN would wait for that of the choice, and `a` for both. Bits hide it. */
+#define ST_EXTREME(name, t, T, U, better)                                       \
+  ST_INLINE T st_accumulate_##name##_##t(T a, T b) {                            \
+    const T best = b better a ? b : a;                                          \
+    const U kept = (U)0 - (U)(b != b);                                          \
+    return st_from_bits_##t((st_bits_##t(b) & kept) | (st_bits_##t(best) & ~kept)); \
+  }
+ST_EXTREME(maximum, f32, float, uint32_t, >)
+ST_EXTREME(minimum, f32, float, uint32_t, <)
+ST_EXTREME(maximum, f64, double, uint64_t, >)
+ST_EXTREME(minimum, f64, double, uint64_t, <)
+
 /* ---- squares of a transpose ---------------------------------------------------------------------- */
 #define ST_SIDE 16
 #ifdef __clang__
