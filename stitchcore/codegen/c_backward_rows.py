@@ -26,6 +26,9 @@ AHEAD_BYTES = 2048
 LONGEST_RUN = 4096
 """Bytes of a run that is walked backwards, above which the processor itself follows it."""
 
+LARGEST_GROUP = 15
+"""Elements of a group; what fills a vector is moved as one."""
+
 FLIPPED_BYTES = (4, 8)
 """Of elements that stitch_cpu.h turns groups of."""
 
@@ -41,8 +44,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Flip:
-    """Rows that only move a group of elements each, one of the two ends (buffer and place) walked
-    `backwards`, the `other` not."""
+    """Rows that only move a group of elements each, from a place of one buffer to one of another:
+    the source's falls from row to row and the target's rises, or the other way round."""
 
     source: tuple[Buffer, Index]
     target: tuple[Buffer, Index]
@@ -79,7 +82,9 @@ def ahead(rows: Counted) -> tuple[Ahead, ...]:
 def flip(rows: Counted) -> Flip | None:
     """The groups that a counted loop moves and nothing else, where they come in the other order."""
     match [s for s in rows.loop.body if not isinstance(s, Barrier)]:
-        case [Loop(begin=0, end=int() as group, kind=LoopKind.LANES) as loop] if group > 1:
+        case [Loop(begin=0, end=int() as group, kind=LoopKind.LANES) as loop] if (
+            1 < group <= LARGEST_GROUP
+        ):
             pass
         case _:
             return None

@@ -71,7 +71,7 @@ def test_what_is_only_flipped_is_written_forwards() -> None:
     assert "st_prefetch_near(&in0[" in text(flipped((23, 41, 9, 3)))
 
 
-@pytest.mark.parametrize(("dtype", "channels"), [("f16", 3), ("s8", 3), ("f32", 1)])
+@pytest.mark.parametrize(("dtype", "channels"), [("f16", 3), ("s8", 3), ("f32", 1), ("f32", 16)])
 def test_what_no_shuffle_turns_is_moved_one_by_one(dtype: str, channels: int) -> None:
     module = flipped((7, 20, 9, channels), dtype)
     assert "st_flip" not in text(module)
