@@ -4,7 +4,8 @@ Rows that do not fill whole vectors leave a remainder each; end to end they leav
 varies along rows or lanes only is spread over a LOCAL buffer first, so that every access of the
 packed loop is dense; where one is not (a transposed view, a slice of lanes), rows stay apart. Rows
 shorter than a vector are packed too where they are read in another order (an image flipped): what
-is moved so is spread, element by element, and the rest is vectors.
+is moved so is spread, element by element, and the rest is vectors; what is written so leaves the
+rest by a LOCAL buffer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stitchcore.loop_ir.visitor import accesses, statements
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.cache_hints import unit_stride
 from stitchcore.schedule.row_stages import Stages
+from stitchcore.schedule.sections import Sink, SinkKind
 from stitchcore.schedule.tiling import VECTOR, Geometry, no_vector
 from stitchcore.schedule.views import is_moved
 
@@ -33,17 +35,26 @@ STEM = "packed"
 SHORT = 256
 
 
-def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
+def pays(
+    plan: Stages, sinks: Sequence[Sink], geometry: Geometry, extents: Mapping[Axis, Dim]
+) -> bool:
     """Whether the rows of a section are short, leave remainders, and are all it loops over."""
     lane, rows = geometry.lane, geometry.rows_per_task
     if lane is None or not isinstance(rows, int) or rows < 2 or plan.invariant:
         return False
     extent = extents[lane]
     if len(plan.nests) == 1:
-        short = no_vector(extent) and any(map(is_moved, plan.wanted))
+        moved = any(map(is_moved, plan.wanted)) or any(map(moves_out, sinks))
+        short = no_vector(extent) and moved
     else:
         short = isinstance(extent, int) and extent < SHORT and extent % VECTOR != 0
     return short and all(nest.inner == (lane,) for nests in plan.nests for nest in nests)
+
+
+def moves_out(sink: Sink) -> bool:
+    """Whether what a section computes goes to other places than it is computed for."""
+    flipped = sink.kind is SinkKind.PIECE and sink.value.opcode == op.REVERSE
+    return flipped and is_moved(sink.value)
 
 
 def flattens(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim], below: int) -> bool:
