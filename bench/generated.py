@@ -33,8 +33,9 @@ def hlo(function: Callable[..., Any], inputs: Mapping[str, Array]) -> str:
     traced = tf.function(function, autograph=False).get_concrete_function(*signature)
     graph = traced.graph.as_graph_def()
     given = {tensor.op.name: f"a{number}" for number, tensor in enumerate(traced.inputs)}
+    ready = {f"^{name}" for name in given}  # waiting for an argument is no waiting
     for node in graph.node:
-        node.input[:] = [given.get(name, name) for name in node.input]
+        node.input[:] = [given.get(name, name) for name in node.input if name not in ready]
         node.attr.pop("_class", None)  # beside an argument, say
     kept = [node for node in graph.node if node.name not in given]
     del graph.node[:]

@@ -97,6 +97,18 @@ def maxpool3_dense_grad(x: Any, dy: Any) -> list[Any]:
     return _gradients(lambda x: tf.nn.max_pool2d(x, 3, 1, "SAME"), [x], dy)
 
 
+@_kind(_normal(16, 28, 28, 64), _normal(16, 28, 28, 64))
+def maxpool3_dense_grad_alone(x: Any, dy: Any) -> list[Any]:
+    return maxpool3_dense_grad(x, dy)[1:]
+
+
+@_kind(_normal(16, 64, 56, 56), _normal(16, 64, 28, 28))
+def maxpool3_grad_turned(x: Any, dy: Any) -> list[Any]:
+    last = (0, 2, 3, 1)
+    gradient = maxpool3_grad(tf.transpose(x, last), tf.transpose(dy, last))[1]
+    return [tf.transpose(gradient, (0, 3, 1, 2))]
+
+
 @_kind(_normal(16, 56, 56, 64), _normal(16, 28, 28, 64))
 def avgpool3_strided_grad(x: Any, dy: Any) -> list[Any]:
     return _gradients(lambda x: tf.nn.avg_pool2d(x, 3, 2, "SAME"), [x], dy)
@@ -219,6 +231,16 @@ def transpose_half(x: Any) -> list[Any]:
     return [tf.transpose(tf.cast(x, tf.float16) * 2, [0, 2, 1])]
 
 
+@_kind(_normal(16, 256, 256))
+def scale_half(x: Any) -> list[Any]:
+    return [tf.cast(x, tf.float16) * 2]
+
+
+@_kind(_normal(16, 256, 256))
+def transpose_bfloat16(x: Any) -> list[Any]:
+    return [tf.transpose(tf.cast(x, tf.bfloat16) * 2, [0, 2, 1])]
+
+
 @_kind(_integers(1000, 64, 256, 256))
 def transpose_integers(x: Any) -> list[Any]:
     return [tf.transpose(x + 1, [0, 2, 1])]
@@ -279,6 +301,16 @@ def argmax(x: Any) -> list[Any]:
     return [tf.argmax(x, 1, output_type=tf.int32)]
 
 
+@_kind(_normal(1000, 4096))
+def argmax_first(x: Any) -> list[Any]:
+    return [tf.argmax(x, 0, output_type=tf.int32)]
+
+
+@_kind(_normal(64, 100, 256))
+def argmax_mid(x: Any) -> list[Any]:
+    return [tf.argmax(x, 1, output_type=tf.int32)]
+
+
 @_kind(_normal(16, 56, 56, 64), _normal(16, 56, 56, 64))
 def l2_norm_all(x: Any, y: Any) -> list[Any]:
     return [tf.reduce_sum(x * x) + tf.reduce_sum(y * y), x * 0.1 + y]
@@ -298,6 +330,26 @@ def augment(x: Any) -> list[Any]:
 @_kind(_normal(64, 96, 96, 3), _normal(3))
 def flip_and_standardize(x: Any, mean: Any) -> list[Any]:
     return [(tf.reverse(x, [2]) - mean) * 0.017]
+
+
+@_kind(_normal(64, 96, 96, 3), _normal(3))
+def standardize_and_flip(x: Any, mean: Any) -> list[Any]:
+    return [tf.reverse((x - mean) * 0.017, [2])]
+
+
+@_kind(_normal(64, 96, 96, 3), _normal(3))
+def crop_and_flip(x: Any, mean: Any) -> list[Any]:
+    return [(tf.reverse(x[:, 4:92, 4:92, :], [2]) - mean) * 0.017]
+
+
+@_kind(_integers(1000, 64, 96, 96, 3))
+def flip_integers(x: Any) -> list[Any]:
+    return [tf.reverse(x, [2])]
+
+
+@_kind(_normal(64, 56, 56, 16))
+def flip_features(x: Any) -> list[Any]:
+    return [tf.nn.relu(tf.reverse(x, [2]))]
 
 
 @_kind(_normal(128, 20, 64), _normal(128, 20, 1))

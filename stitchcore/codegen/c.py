@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from stitchcore.codegen.c_backward_rows import Flip, ahead, flip
 from stitchcore.codegen.c_cache_hints import (
     at_lane,
     bytes_text,
@@ -59,6 +60,8 @@ SUM_BLOCK = 1024
 
 _LARGEST_EXTENT = 2**40
 """No symbol of a kernel is larger: more elements than memory holds."""
+
+EXTREMES = (opcodes.MAXIMUM, opcodes.MINIMUM)
 
 SHORT_LOOP = 256
 """Below so many iterations, those that fill no whole vector cost a visible share of a loop."""
@@ -353,21 +356,63 @@ class _C(Renderer):
         self.open("")
         for digit in rows.digits:
             self.emit(f"long {digit.variable} = {self.index(digit.of(loop.begin))};")
-        self.open(self.loop_head(loop.variable, self.index(loop.begin), self.index(loop.end)))
+        groups = flip(rows)
+        begin, end = self.index(loop.begin), self.index(loop.end)
+        if groups is None:
+            self.open(self.loop_head(loop.variable, begin, end))
+        else:
+            self.open(f"for (long {loop.variable} = {begin}; {loop.variable} < {end};)")
         self.bound(loop.variable, loop.begin, loop.end)
         for digit in rows.digits:
             if (span := digit.range(reached)) is not None:
                 self.ranges[digit.variable] = span
-        self.body(loop.body)
         *carrying, top = rows.digits
-        for digit in carrying:
-            self.open(f"if (++{digit.variable} == {digit.radix})")
+        for later in ahead(rows) if groups is None else ():
+            place = self.address(later.buffer, later.place)
+            self.emit(f"st_prefetch_near({place}, {later.size});")
+        steps = [f"++{digit.variable}" for digit in carrying]
+        if groups is None:
+            self.body(loop.body)
+        else:
+            steps[0] = f"({carrying[0].variable} += {self.flipped(rows, groups, end)})"
+        for digit, step in zip(carrying, steps, strict=True):
+            self.open(f"if ({step} == {digit.radix})")
             self.emit(f"{digit.variable} = 0;")
         self.emit(f"++{top.variable};")
         for _ in carrying:
             self.close()
         self.close()
         self.close()
+
+    def flipped(self, rows: Counted, groups: Flip, end: str) -> str:
+        """Turn the rest of a run of rows (c_backward_rows.py); the text of how many these are."""
+        row, digit = rows.loop.variable, rows.digits[0]
+        count, last = Variable(f"{row}_run"), Variable(f"{row}_last")
+        rest = f"st_min({digit.radix} - {digit.variable}, {end} - {row})"
+        self.emit(f"const long {count.name} = {rest};")
+        self.emit(f"const long {last.name} = {digit.variable} + {count.name} - 1;")
+        self.ranges[last.name] = self.ranges[digit.variable]
+        last_row = index.add(index.add(Variable(row), count), -1)
+
+        def at_last(buffer: ir.Buffer, place: Index) -> str:
+            at = index.substitute(place, {digit.variable: last, row: last_row})
+            return self.address(buffer, at)
+
+        for later in ahead(rows):
+            place = at_last(later.buffer, later.place)
+            self.emit(f"st_prefetch_near({place}, {count.name} * {later.size});")
+        source, target = groups.source, groups.target
+        if groups.source_falls:
+            ends = self.address(*target), at_last(*source)
+        else:
+            ends = at_last(*target), self.address(*source)
+        size = DTYPES[source[0].dtype].bytes
+        self.emit(f"st_flip_{size}({', '.join(ends)}, {count.name}, {groups.group});")
+        self.emit(f"{row} += {count.name};")
+        return count.name
+
+    def address(self, buffer: ir.Buffer, place: Index) -> str:
+        return f"&{buffer.name}[{self.index(place)}]"
 
     def tiled(self, loop: ir.Loop) -> None:
         """A lane loop around serial loops, turned inside out (c_lane_tiles.py)."""
@@ -580,6 +625,14 @@ class _C(Renderer):
             return super().apply(node)
         choice, chosen, other = map(self.expression, node.operands)
         return f"st_choose_{working(node.dtype)}({choice}_mask, {chosen}, {other})"
+
+    def accumulated(self, statement: ir.Accumulate) -> str:
+        scalar, reducer = statement.scalar, statement.reducer
+        if reducer not in EXTREMES or scalar.dtype not in ("f32", "f64"):
+            return super().accumulated(statement)
+        value = self.expression(statement.value)
+        name = f"st_accumulate_{reducer}_{scalar.dtype}"
+        return f"{name}({self.scalar(scalar)}, {value})"
 
     def store(self, statement: ir.Store) -> None:
         if (target := self.moved.get(statement)) is None:

@@ -212,9 +212,8 @@ class Renderer(ABC):
                 self.store(statement)
             case ir.Accumulator(scalar, reducer):
                 self.emit(f"{self.define(scalar)} = {self.identity(reducer, scalar.dtype)};")
-            case ir.Accumulate(scalar, reducer, value):
-                updated = self.apply(ir.Apply(reducer, (scalar, value), scalar.dtype))
-                self.emit(f"{self.scalar(scalar)} = {updated};")
+            case ir.Accumulate():
+                self.emit(f"{self.scalar(statement.scalar)} = {self.accumulated(statement)};")
             case ir.LaneReduce():
                 self.lane_reduce(statement)
             case ir.Loop():
@@ -250,6 +249,11 @@ class Renderer(ABC):
         self.ranges.pop(name, None)
         if last is not None:
             self.ranges[name] = (0, last[1])
+
+    def accumulated(self, statement: ir.Accumulate) -> str:
+        """What an accumulator becomes."""
+        scalar, reducer = statement.scalar, statement.reducer
+        return self.apply(ir.Apply(reducer, (scalar, statement.value), scalar.dtype))
 
     def define(self, scalar: ir.Scalar, const: bool = False) -> str:
         """Left side of a definition; a scalar with a place of its own is only assigned."""

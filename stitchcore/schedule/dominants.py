@@ -30,7 +30,8 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.schedule import tiling
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.limits import Limits
-from stitchcore.schedule.tiling import Partition, size_of
+from stitchcore.schedule.tiling import Partition, no_vector, size_of
+from stitchcore.schedule.views import is_moved
 
 EXPENSIVE = KEPT_COST
 """Where the scheduler keeps a value; the cost model must think the same."""
@@ -99,7 +100,8 @@ def find(
     """Schemes, phases, homes, layouts and costs of all values of `pattern`. Over the `passed` edges
     values go through memory: who reads them waits for the next phase."""
     read = {operand for value in pattern.instructions for operand in value.operands}
-    search = _Search(axes, frozenset(pattern.outputs), frozenset(read), limits, passed)
+    inputs, outputs = frozenset(pattern.inputs), frozenset(pattern.outputs)
+    search = _Search(axes, inputs, outputs, frozenset(read), limits, passed)
     for value in filter(is_contraction, pattern.instructions):
         search.factors.update(value.operands[0].operands)
     search.factors -= {v for v in search.factors if v.operands[0] in pattern.inputs}
@@ -124,6 +126,7 @@ class _Search:
     def __init__(
         self,
         axes: Axes,
+        inputs: frozenset[Instruction],
         outputs: frozenset[Instruction],
         read: frozenset[Instruction],
         limits: Limits,
@@ -133,6 +136,7 @@ class _Search:
         self.read = read
         self.passed = passed
         self.limits = limits
+        self.inputs = inputs
         self.outputs = outputs
         self.states: dict[Instruction, State] = {}
         self.schemes: dict[Instruction, Scheme] = {}
@@ -194,7 +198,9 @@ class _Search:
 
     def _is_pieced(self, value: Instruction) -> bool:
         if value.opcode == op.REVERSE:
-            return value in self.outputs and value not in self.read
+            copied = value.operands[0] in self.inputs and is_moved(value)
+            turned = copied and self.limits.packs and no_vector(value.shape.dims[-1])
+            return value in self.outputs and value not in self.read and not turned
         joins = value.opcode == op.CONCATENATE or is_update(value)
         return joins and self._worth_pieces(value)
 

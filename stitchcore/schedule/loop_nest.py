@@ -111,7 +111,7 @@ class _Lowering(SectionBuilder):
         few = self.geometry
         if self.splits:
             few = tiling.of_few_rows(self.axes.extents, few, self.context.limits)
-        pays = self.splits and pack_rows.pays(plan, few, self.axes.extents)
+        pays = self.splits and pack_rows.pays(plan, self.section.sinks, few, self.axes.extents)
         self.packed = self.may_pack and pays and self.context.limits.packs
         by_stages = self.splits and (len(plan.nests) > 1 or self.packed)
         if by_stages:
@@ -228,18 +228,33 @@ class _Lowering(SectionBuilder):
         extent = index.from_dim(self.axes.extents[lane])
         whole = frozenset((*self.geometry.rows, lane))
         roots = [*nest.saved, *(sink.root for sink in nest.sinks)]
-        moves = pack_rows.no_vector(self.axes.extents[lane])
+        moves = tiling.no_vector(self.axes.extents[lane])
         spread = pack_rows.partial(
             roots, self.axes, whole, self.in_memory, self.cached, self.operands, moves
         )
+
+        def packed(environment: Environment) -> tuple[Index]:
+            row = index.add(environment[ROW], index.multiply(self.first_row, -1))
+            return (index.add(index.multiply(row, extent), environment[lane]),)
+
         for value in spread:
             place = self.saved_buffer(value.shape.dtype, nest.inner, free)
             with self.row_loop(chunk), self.lanes(nest.inner) as environment:
-                row = index.add(environment[ROW], index.multiply(self.first_row, -1))
-                at = index.add(index.multiply(row, extent), environment[lane])
-                self.body.add(ir.Store(place.buffer, (at,), self.body.value(value, environment)))
+                element = self.body.value(value, environment)
+                self.body.add(ir.Store(place.buffer, packed(environment), element))
             self.cached[value] = (place, nest.inner)
+        moved = [sink for sink in nest.sinks if pack_rows.moves_out(sink)]
+        for sink in moved:
+            self.turned[sink] = self.saved_buffer(sink.value.shape.dtype, nest.inner, free)
         self.nest(nest, plan, stage, self.packed_lanes(chunk), free)
+        for sink in moved:
+            place = self.turned[sink]
+            with self.row_loop(chunk), self.lanes(nest.inner) as environment:
+                element = self.body.let(ir.Load(place.buffer, packed(environment)))
+                target, _ = views.piece_environments(
+                    self.axes, sink.value, sink.number, environment
+                )
+                self.body.add(store(self.context.residences[sink.value], target, element))
         for value in spread:
             if frozenset(self.axes.of(value)) & frozenset(self.geometry.rows):
                 free.append(self.cached.pop(value)[0])
@@ -323,7 +338,10 @@ class _Lowering(SectionBuilder):
                 self.axes, sink.value, sink.number, environment
             )
             value = self.body.value(sink.root, source)
-            self.body.add(store(self.context.residences[sink.value], target, value))
+            place = self.context.residences[sink.value]
+            if sink in self.turned:
+                place, target = self.turned[sink], dict(environment)
+            self.body.add(store(place, target, value))
         else:
             self.accumulate(sink, environment)
 

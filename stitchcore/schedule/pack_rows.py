@@ -4,7 +4,8 @@ Rows that do not fill whole vectors leave a remainder each; end to end they leav
 varies along rows or lanes only is spread over a LOCAL buffer first, so that every access of the
 packed loop is dense; where one is not (a transposed view, a slice of lanes), rows stay apart. Rows
 shorter than a vector are packed too where they are read in another order (an image flipped): what
-is moved so is spread, element by element, and the rest is vectors.
+is moved so is spread, element by element, and the rest is vectors; what is written so leaves the
+rest by a LOCAL buffer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from stitchcore.loop_ir.visitor import accesses, statements
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.cache_hints import unit_stride
 from stitchcore.schedule.row_stages import Stages
-from stitchcore.schedule.tiling import Geometry
+from stitchcore.schedule.sections import Sink, SinkKind
+from stitchcore.schedule.tiling import VECTOR, Geometry, no_vector
+from stitchcore.schedule.views import is_moved
 
 PACKED: Axis = -2
 """Stands for the place of an element in a task's packed rows, in LOCAL buffers over them."""
@@ -29,37 +32,29 @@ PACKED: Axis = -2
 STEM = "packed"
 """Lane variables of packed loops begin so."""
 
-VECTOR = 16
 SHORT = 256
 
-MOVED = (op.REVERSE, op.SLICE, op.PAD)
-"""What reads its operand's elements at other places than their own. Of a concatenation each operand
-has lanes of its own (codegen/c_stretches.py)."""
 
-
-def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
+def pays(
+    plan: Stages, sinks: Sequence[Sink], geometry: Geometry, extents: Mapping[Axis, Dim]
+) -> bool:
     """Whether the rows of a section are short, leave remainders, and are all it loops over."""
     lane, rows = geometry.lane, geometry.rows_per_task
     if lane is None or not isinstance(rows, int) or rows < 2 or plan.invariant:
         return False
     extent = extents[lane]
     if len(plan.nests) == 1:
-        short = no_vector(extent) and any(map(is_moved, plan.wanted))
+        moved = any(map(is_moved, plan.wanted)) or any(map(moves_out, sinks))
+        short = no_vector(extent) and moved
     else:
         short = isinstance(extent, int) and extent < SHORT and extent % VECTOR != 0
     return short and all(nest.inner == (lane,) for nests in plan.nests for nest in nests)
 
 
-def is_moved(value: Instruction) -> bool:
-    """Whether a value's elements lie elsewhere in its operand. A flipped row is a shuffled one."""
-    if value.opcode == op.REVERSE:
-        return value.shape.rank - 1 not in value["dimensions"]
-    return value.opcode in MOVED
-
-
-def no_vector(extent: Dim) -> bool:
-    """Whether rows are so short that what a row reads elsewhere may as well be read one by one."""
-    return isinstance(extent, int) and extent < VECTOR
+def moves_out(sink: Sink) -> bool:
+    """Whether what a section computes goes to other places than it is computed for."""
+    flipped = sink.kind is SinkKind.PIECE and sink.value.opcode == op.REVERSE
+    return flipped and is_moved(sink.value)
 
 
 def flattens(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim], below: int) -> bool:

@@ -89,6 +89,11 @@ def product(extents: Iterable[Dim]) -> Dim:
     return total
 
 
+def no_vector(extent: Dim) -> bool:
+    """Whether rows are so short that what a row reads elsewhere may as well be read one by one."""
+    return isinstance(extent, int) and extent < VECTOR
+
+
 def over_rows(
     extents: Mapping[Axis, Dim],
     rows: tuple[Axis, ...],

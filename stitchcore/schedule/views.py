@@ -20,12 +20,23 @@ from stitchcore.schedule.axes import Axes, Axis, Row, segments
 
 Environment = Mapping[Axis, Index]
 
+MOVED = (op.REVERSE, op.SLICE, op.PAD)
+"""What reads its operand's elements at other places than their own. Of a concatenation each operand
+has lanes of its own (codegen/c_stretches.py)."""
+
 
 @dataclass(frozen=True)
 class _Same:
     """The operand's dimension is indexed as dimension `dim` of the consumer is."""
 
     dim: int
+
+
+def is_moved(value: Instruction) -> bool:
+    """Whether a value's elements lie elsewhere in its operand. A flipped row is a shuffled one."""
+    if value.opcode == op.REVERSE:
+        return value.shape.rank - 1 not in value["dimensions"]
+    return value.opcode in MOVED
 
 
 def dim_index(axes: Axes, row: Row | None, environment: Environment) -> Index:

@@ -78,8 +78,8 @@ def test_what_has_no_digits_is_left(indices: tuple[Index, ...], begin: int, end:
 
 
 def flipped() -> Module:
-    """Images from right to left: three short lanes a row."""
-    x = parameter(0, (3, 20, 28, 3))
+    """Images from right to left: three short lanes a row, of a type that no shuffle turns."""
+    x = parameter(0, (3, 20, 28, 3), "f16")
     turned = instruction(op.REVERSE, x.shape, (x,), dimensions=(2,))
     return module_of([apply(op.EXPONENTIAL, turned)], [x])
 

@@ -105,3 +105,13 @@ def test_a_row_that_is_flipped_itself_is_shuffled() -> None:
 def test_a_row_of_a_vector_is_read_as_one() -> None:
     x = parameter(0, (7, 20, 9, 16))
     assert not packs(apply(op.NEGATE, builder.reverse(x, (2,))), [x])
+
+
+@pytest.mark.parametrize("channels", [2, 3, 5, 15])
+@pytest.mark.parametrize("dimensions", [(2,), (1, 2)])
+def test_what_is_flipped_afterwards_is_moved_last(
+    channels: int, dimensions: tuple[int, ...]
+) -> None:
+    x, mean = parameter(0, (7, 20, 9, channels)), parameter(1, (channels,))
+    less = apply(op.SUBTRACT, x, broadcast(mean, x.shape.dims, (3,)))
+    assert packs(builder.reverse(apply(op.MULTIPLY, less, less), dimensions), [x, mean])

@@ -9,8 +9,8 @@ from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.nodes import Kernel, Loop, LoopKind, Role, Store
-from stitchcore.loop_ir.visitor import statements
+from stitchcore.loop_ir.nodes import Apply, Kernel, Loop, LoopKind, Role, Store
+from stitchcore.loop_ir.visitor import expressions, statements
 from stitchcore.schedule.limits import CPU
 from tests.schedule import twins
 from tests.schedule.agree import check
@@ -69,7 +69,10 @@ def test_a_reversed_output_is_written_where_its_operand_is(
     value = apply(op.EXPONENTIAL, x)
     kernel = scheduled([x], [value, builder.reverse(value, dimensions)], target)
     ((section,),) = (phase.sections for phase in kernel.phases)
-    assert len([s for s in statements(section.body) if isinstance(s, Store)]) == 2
+    written = [s for s in statements(section.body) if isinstance(s, Store)]
+    assert len([s for s in written if s.buffer.role is Role.OUTPUT]) == 2
+    computed = [e for e in expressions(section.body) if isinstance(e, Apply)]
+    assert [e.opcode for e in computed] == [op.EXPONENTIAL]
 
 
 @TARGETS

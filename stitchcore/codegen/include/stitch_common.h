@@ -2,7 +2,8 @@
  *
  * ST_INLINE is set by the including header (stitch_cpu.h, stitch_cuda.h). Every function is branch-free
  * or if-convertible, so that a loop over it vectorises. Values of f16 and bf16 live in registers as
- * float, already rounded; only loads and stores see their 16-bit patterns. pred is bool.
+ * float, already rounded: only loads and stores see their 16-bit patterns, and neither rounds. pred is
+ * bool.
  * Suffixes are HLO's type names: st_NAME_TYPE, and st_convert_FROM_TO. */
 #ifndef STITCH_COMMON_H
 #define STITCH_COMMON_H
@@ -15,13 +16,13 @@ ST_INLINE double st_from_bits_f64(uint64_t u) { double x; ST_COPY(&x, &u, 8); re
 
 /* bfloat16: the upper half of a float; round to nearest even, NaN stays a quiet NaN. */
 ST_INLINE float st_load_bf16(uint16_t h) { return st_from_bits_f32((uint32_t)h << 16); }
-ST_INLINE uint32_t st_round_bits_bf16(float x) {
+ST_INLINE uint16_t st_store_bf16(float x) { return (uint16_t)(st_bits_f32(x) >> 16); }
+ST_INLINE float st_round_bf16(float x) {
   uint32_t u = st_bits_f32(x);
   uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
-  return (u & 0x7fffffffu) > 0x7f800000u ? (u | 0x00400000u) : rounded;
+  rounded = (u & 0x7fffffffu) > 0x7f800000u ? (u | 0x00400000u) : rounded;
+  return st_from_bits_f32(rounded & 0xffff0000u);
 }
-ST_INLINE uint16_t st_store_bf16(float x) { return (uint16_t)(st_round_bits_bf16(x) >> 16); }
-ST_INLINE float st_round_bf16(float x) { return st_from_bits_f32(st_round_bits_bf16(x) & 0xffff0000u); }
 
 /* IEEE half, by integer and normal float arithmetic only: exact under flush-to-zero. */
 ST_INLINE float st_load_f16(uint16_t h) {
@@ -36,17 +37,25 @@ ST_INLINE float st_load_f16(uint16_t h) {
 }
 ST_INLINE uint16_t st_store_f16(float x) {
   uint32_t u = st_bits_f32(x);
-  uint32_t sign = u & 0x80000000u;
-  uint32_t a = u ^ sign;
-  uint32_t special = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  /* below 2^-14: adding 0.5 aligns the half's last bit with the float's, and rounds to even */
-  uint32_t tiny = st_bits_f32(st_from_bits_f32(a < 0x38800000u ? a : 0u) + 0.5f) - 0x3f000000u;
-  uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
-  uint32_t h = a < 0x38800000u ? tiny : normal;
-  h = a >= 0x477ff000u ? special : h; /* 65520 and above, inf, NaN */
-  return (uint16_t)(h | (sign >> 16));
+  uint32_t a = u & 0x7fffffffu;
+  /* below 2^-14: adding 0.5 aligns the half's last bit with the float's */
+  uint32_t tiny = st_bits_f32(st_from_bits_f32(a) + 0.5f) - 0x3f000000u;
+  uint32_t special = (a - 0x70000000u) >> 13; /* inf, NaN */
+  uint32_t h = a < 0x38800000u ? tiny : (a - 0x38000000u) >> 13;
+  h = a >= 0x7f800000u ? special : h;
+  return (uint16_t)(h | ((u >> 16) & 0x8000u));
 }
-ST_INLINE float st_round_f16(float x) { return st_load_f16(st_store_f16(x)); }
+ST_INLINE float st_round_f16(float x) {
+  uint32_t u = st_bits_f32(x);
+  uint32_t a = u & 0x7fffffffu;
+  uint32_t special = a > 0x7f800000u ? 0x7fc00000u : 0x7f800000u;
+  /* below 2^-14: what adding 0.5 leaves of the float is what a half has, rounded to even */
+  uint32_t tiny = st_bits_f32((st_from_bits_f32(a) + 0.5f) - 0.5f);
+  uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
+  uint32_t rounded = a < 0x38800000u ? tiny : normal;
+  rounded = a >= 0x477ff000u ? special : rounded; /* 65520 and above, inf, NaN */
+  return st_from_bits_f32(rounded | (u & 0x80000000u));
+}
 
 /* ---- integers: two's complement, HLO's rules for zero divisors and wide shifts ------------------ */
 #define ST_INTEGER_COMMON(t, T, U, BITS)                                                              \

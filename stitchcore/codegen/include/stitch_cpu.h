@@ -119,6 +119,20 @@ ST_INLINE void st_prefetch_far(const void *from, long bytes) {
   for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, 0, 2);
 }
 
+/* ---- extremes of many ---------------------------------------------------------------------------- */
+/* st_maximum and st_minimum of an accumulator `a`. What b is may be a choice, which compilers look
+ * through: the test for NaN would wait for that of the choice, and `a` for both. Bits hide it. */
+#define ST_EXTREME(name, t, T, U, better)                                       \
+  ST_INLINE T st_accumulate_##name##_##t(T a, T b) {                            \
+    const T best = b better a ? b : a;                                          \
+    const U kept = (U)0 - (U)(b != b);                                          \
+    return st_from_bits_##t((st_bits_##t(b) & kept) | (st_bits_##t(best) & ~kept)); \
+  }
+ST_EXTREME(maximum, f32, float, uint32_t, >)
+ST_EXTREME(minimum, f32, float, uint32_t, <)
+ST_EXTREME(maximum, f64, double, uint64_t, >)
+ST_EXTREME(minimum, f64, double, uint64_t, <)
+
 /* ---- squares of a transpose ---------------------------------------------------------------------- */
 #define ST_SIDE 16
 #ifdef __clang__
@@ -167,6 +181,43 @@ ST_TURN(8, int64_t, 4)
 #else
 ST_TURN(4, int32_t, 4)
 ST_TURN(8, int64_t, 2)
+#endif
+
+/* ---- groups of elements in the other order ------------------------------------------------------- */
+/* to[r * group + l] = from[(count - 1 - r) * group + l], as many whole groups at a time as a vector has;
+ * inside `from` and `to` only: what a vector has beside them is of the same groups. */
+#ifdef __clang__ /* no shuffle but by constants */
+#define ST_FLIP_VECTORS(bytes, element, lanes)
+#else
+#define ST_FLIP_VECTORS(bytes, element, lanes)                                                    \
+  typedef element vector __attribute__((vector_size(bytes * lanes)));                             \
+  typedef element loose __attribute__((vector_size(bytes * lanes), aligned(bytes), may_alias));   \
+  const long whole = lanes / group, moved = whole * group;                                        \
+  vector order;                                                                                   \
+  ST_UNROLL(lanes) for (int i = 0; i < lanes; i++)                                                \
+    order[i] = i < moved ? lanes - (i / group + 1) * group + i % group : 0;                       \
+  for (; moved && end - source >= lanes; end -= moved, target += moved)                           \
+    *(loose *)target = __builtin_shuffle(*(const loose *)(end - lanes), order);
+#endif
+#define ST_FLIP(bytes, element, lanes)                                                            \
+  ST_INLINE void st_flip_##bytes(void *to, const void *from, long count, const long group) {      \
+    element *target = (element *)to;                                                              \
+    const element *const source = (const element *)from, *end = source + count * group;           \
+    ST_FLIP_VECTORS(bytes, element, lanes)                                                        \
+    for (; end > source; target += group) {                                                       \
+      end -= group;                                                                               \
+      for (long l = 0; l < group; l++) target[l] = end[l];                                        \
+    }                                                                                             \
+  }
+#if defined(__AVX512F__)
+ST_FLIP(4, int32_t, 16)
+ST_FLIP(8, int64_t, 8)
+#elif defined(__AVX2__)
+ST_FLIP(4, int32_t, 8)
+ST_FLIP(8, int64_t, 4)
+#else
+ST_FLIP(4, int32_t, 4)
+ST_FLIP(8, int64_t, 2)
 #endif
 
 /* ---- rounding ------------------------------------------------------------------------------------ */

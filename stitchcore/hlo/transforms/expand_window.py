@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
@@ -105,10 +106,12 @@ def small_selection(node: Instruction) -> Instruction | None:
            if (d.size, d.stride) != (1, 1)):  # fmt: skip
         return None
     dtype = operand.shape.dtype
-    parts, inside = _candidates(node, operand), None
+    worst = op.record(op.MAXIMUM if direction == "GE" else op.MINIMUM).identity
+    assert worst is not None
+    parts, inside = _candidates(node, operand, worst(dtype)), None
     if any((d.pad_low, d.pad_high) != (0, 0) for d in window):
         truth = builder.constant(True, "pred")
-        inside = _candidates(node, builder.broadcast(truth, operand.shape.dims, ()))
+        inside = _candidates(node, builder.broadcast(truth, operand.shape.dims, ()), False)
     chosen = _chosen(parts, inside, direction)
     total = builder.convert(initial, _sum_type(op.ADD, dtype))
     total = builder.broadcast(total, operand.shape.dims, ())
@@ -132,9 +135,9 @@ def _direction(select: Computation) -> str | None:
     return direction if direction in ("GE", "LE") else None
 
 
-def _candidates(node: Instruction, values: Instruction) -> list[Instruction]:
-    """For each element of the window, that element of all windows; 0 outside the operand."""
-    nothing = builder.constant(0, values.shape.dtype)
+def _candidates(node: Instruction, values: Instruction, outside: Any) -> list[Instruction]:
+    """For each element of the window, that element of all windows; `outside` beside the operand."""
+    nothing = builder.constant(outside, values.shape.dtype)
     padded = builder.pad(values, nothing, [_padding(d) for d in node["window"]])
     window_parts = list(_parts(padded, node["window"], node.operands[1].shape.dims))
     return [part for part in window_parts if part is not None]
@@ -143,16 +146,21 @@ def _candidates(node: Instruction, values: Instruction) -> list[Instruction]:
 def _chosen(
     parts: Sequence[Instruction], inside: Sequence[Instruction] | None, direction: str
 ) -> Instruction:
-    """By window, the number of its selected element (s32); -1 where all lie outside."""
+    """By window, the number of its selected element (s32); -1 where all lie outside.
+
+    What lies outside is the worst value there is, so the first element inside is ahead of all
+    before it, or as bad and then named from the start. Asked of the number instead (is any chosen
+    yet?), each element would wait for the one before it twice, and gcc makes no vectors of it.
+    """
     best, number = parts[0], builder.broadcast(builder.constant(0, "s32"), parts[0].shape.dims, ())
     if inside is not None:
-        number = builder.elementwise(op.SELECT, inside[0], number, builder.splat(-1, number))
+        zero, number = number, builder.splat(-1, number)
+        for k, within in reversed(list(enumerate(inside))):
+            number = builder.elementwise(op.SELECT, within, builder.splat(k, zero), number)
     for k, part in enumerate(parts[1:], 1):
         first_wins = builder.elementwise(op.COMPARE, best, part, direction=direction)
         better = builder.elementwise(op.NOT, first_wins)
         if inside is not None:
-            none = builder.elementwise(op.COMPARE, number, builder.splat(0, number), direction="LT")
-            better = builder.elementwise(op.OR, better, none)
             better = builder.elementwise(op.AND, better, inside[k])
         best = builder.elementwise(op.SELECT, better, part, best)
         number = builder.elementwise(op.SELECT, better, builder.splat(k, number), number)
