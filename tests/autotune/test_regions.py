@@ -73,7 +73,7 @@ def test_what_measurement_overruled_is_the_artifacts(
     assert untuned != key
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_schedules_that_won_are_the_artifacts_and_the_librarys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,7 @@ def leads(place: Place, one: Running) -> bool:
     return holder(place).endswith(f"-{one.process.pid}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_other_one_goes_on_and_says_nothing_twice(place: Place, own_namespace: str) -> None:
     """Killed, then one that stands still and comes back, then one that ends."""
     with place.gateway() as gateway, place.reconciler(url=gateway.url) as first:

@@ -17,6 +17,7 @@ from tests.cluster.objects import wait_for
 from tests.cluster.plane import client_of
 from tests.cluster.reconciling import Gateway, Place, Played, Running, failed, job, running
 from tests.operator.gateway import support as graphs
+from tests.tiers import nightly_but
 
 pytestmark = pytest.mark.cluster
 SECOND = 10**9
@@ -126,7 +127,9 @@ def _none(place: Place, namespace: str) -> bool:
     return not found["items"]
 
 
-@pytest.mark.parametrize("killed", ["once it has told", "once it has written"])
+@pytest.mark.parametrize(
+    "killed", nightly_but("once it has told", of=("once it has told", "once it has written"))
+)
 def test_killed_anywhere_it_tells_everything_once(
     place: Place, gateway: Gateway, namespace: str, killed: str
 ) -> None:

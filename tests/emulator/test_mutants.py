@@ -21,7 +21,7 @@ from tests.emulator.mutants import Mutant
 from tests.emulator.program import compile_text
 from tests.emulator.suite import MODULES, Case
 
-FEW = ("softmax_grad", "layernorm_gelu_grad", "mlp_train")
+FEW = ("softmax_grad", "layernorm_gelu_grad")
 EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.nightly) for name in MODULES]
 
 BY_HELPERS = ("softmax_grad", "crnn_infer")

@@ -21,10 +21,9 @@ from tests.schedule import modules
     [
         "layernorm_gelu_grad",
         "softmax_grad",
-        pytest.param("mlp_train", marks=pytest.mark.slow),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("crnn_infer", "lstm_lm_train")
+            for name in ("mlp_train", "crnn_infer", "lstm_lm_train")
         ),
     ],
 )

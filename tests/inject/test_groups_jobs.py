@@ -58,7 +58,7 @@ def test_replicas_swap_at_one_step(
     assert original + stitched == STEPS and stitched > 100 and original > agreed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_slow_replica_takes_all_back_at_one_step(
     native: Path, tmp_path: Path, key_file: Path, public_key: str
 ) -> None:

@@ -53,7 +53,7 @@ def test_each_boundary_of_a_kernel_matters(name: str) -> None:
             assert noticed, f"{name} {number}: {what} can be left out"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_some_kernels_have_boundaries() -> None:
     kernels = [twin.kernel for name in (*NAMES, "mlp_nodrop_train") for twin in twins_of(name)]
     found = [what for kernel in kernels for what, _ in barriers.mutants(kernel)]
