@@ -20,9 +20,10 @@ from tests.emulator.launch import Order, Schedule
 from tests.emulator.mutants import Mutant
 from tests.emulator.program import compile_text
 from tests.emulator.suite import MODULES, Case
+from tests.tiers import nightly_but
 
-FEW = ("softmax_grad", "layernorm_gelu_grad")
-EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.nightly) for name in MODULES]
+FEW = ("softmax_grad", "layernorm_gelu_grad", "mlp_train")
+EACH = nightly_but("softmax_grad", "layernorm_gelu_grad", of=MODULES)
 
 BY_HELPERS = ("softmax_grad", "crnn_infer")
 """Modules whose kernels have no barrier of their own beside those of a block's reduction."""
