@@ -203,16 +203,21 @@ class Hook:
         return None
 
     def _again(self, size: int) -> Optional[Hashable]:
-        """Whose graph is shown once more: that of a caller after its first calls, or a graph of so
-        many bytes that no call of Python's has in it. None: it is nobody's; never raises."""
-        caller = self._caller.now
-        if caller is None:
-            return size
-        instance = self._instances.get(caller.key)
-        if instance is None:
+        """By what a graph is known that may have been shown before: the caller that has had its
+        first calls, or, where none of Python's is under way, its size in bytes (its name is another
+        each time). None for those first calls; never raises."""
+        try:
+            caller = self._caller.now
+            if caller is None:
+                return size
+            instance = self._instances.get(caller.key)
+            if instance is None:
+                return None
+            calls = sum(self._plugin.calls(instance.step, arm) for arm in (ORIGINAL, STITCHED))
+            return caller.key if calls > rebuilds.OFTEN else None
+        except Exception as error:
+            self._failed_itself(error)
             return None
-        calls = sum(self._plugin.calls(instance.step, arm) for arm in (ORIGINAL, STITCHED))
-        return caller.key if calls > rebuilds.OFTEN else None
 
     def _looked(self, again: Hashable, begin: float, end: float) -> None:
         """Where looking at a graph each time has cost more than it may, it stays as it was; never

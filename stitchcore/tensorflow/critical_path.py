@@ -70,7 +70,8 @@ def merged(windows: Sequence[Window], allowed: float) -> list[list[int]]:
 def windows(
     graph: GraphIndex, classes: Classes, placed: Levels, groups: Groups, device: Device
 ) -> list[Window]:
-    """Each group's window on a CPU, with every group as one launch."""
+    """Each group's window on a CPU, with every group as one launch. Unknown dimensions count at the
+    nominal size (graph.py); linear in the graph but for one sort."""
     step = _Step(graph, classes, placed, groups, device)
     return [step.window(group[0]) for group in groups]
 
@@ -169,7 +170,7 @@ class _Step:
             seconds = max(seconds, operations(self._graph, i) / gemm.call.flops_per_second)
         return seconds
 
-    def _moving(self, tensors: Sequence[Edge] | set[Edge]) -> float:
+    def _moving(self, tensors: set[Edge]) -> float:
         moved = sum(self._graph.byte_size(t) for t in tensors if self._graph.dtype(t) != "resource")
         return moved / (self._device.bytes_per_second * self._device.cached_speedup)
 

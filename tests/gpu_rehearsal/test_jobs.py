@@ -91,7 +91,8 @@ KINDS = {"fit": 1, "while_loop": 1, "inference": 1, "session": 1, "mixed": 1, "m
 """Kinds of jobs, and the GPUs that each has."""
 
 
-@pytest.mark.parametrize("kind", nightly_but(of=KINDS))
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_job_of_each_kind(kind: str, tmp_path: Path) -> None:
     """Kept by device time, with the figures of the plain run."""
     gpus = {"FAKE_GPU_COUNT": str(KINDS[kind]), "FAKE_GPU_POISON": "1"}
