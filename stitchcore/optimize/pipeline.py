@@ -53,7 +53,7 @@ from stitchcore.toolchain.c_compiler import find_compiler
 from stitchcore.toolchain.nvrtc import nvrtc_version
 from stitchcore.verify.regions import Verification, measure, verify
 from stitchcore.verify.testbed import Testbed, open_testbed
-from stitchcore.verify.tolerance import between
+from stitchcore.verify.tolerance import between, input_units
 
 CUT_FOLDER = "cut"
 """The dump folder of regions that others were cut into."""
@@ -472,8 +472,9 @@ def _fallback(state: RequestState) -> RequestState:
     for key, program_ in state.programs.items():
         try:
             function = state.lowered[key].subgraph
-            tolerances = between(state.compiled.regions[key].module)
-            programs[key] = with_fallbacks(function, program_, updates.get(key, 0), tolerances)
+            module = state.compiled.regions[key].module
+            limits = between(module), input_units(module)
+            programs[key] = with_fallbacks(function, program_, updates.get(key, 0), *limits)
         except Refused as error:
             refused[key] = error.refusal
     fallbacks = package.packed_functions(library(programs.values()))

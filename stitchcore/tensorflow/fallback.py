@@ -31,10 +31,15 @@ Name = tuple[str, int]
 
 
 def with_fallbacks(
-    function: Subgraph, program: RegionProgram, updates: int, tolerances: Sequence[float]
+    function: Subgraph,
+    program: RegionProgram,
+    updates: int,
+    tolerances: Sequence[float],
+    units: Sequence[float],
 ) -> RegionProgram:
     """`program` with a fallback for each launch. The last `updates` of the function's results are
-    variables' new values, which are no tensors of the graph; `tolerances` are by result.
+    variables' new values, which are no tensors of the graph; `tolerances` are by result, `units` by
+    the region's input.
 
     Raises Refused(LOWERING_FAILED) where TensorFlow does not take the function.
     """
@@ -50,7 +55,10 @@ def with_fallbacks(
         names = [function.results[position] for position in wanted]
         fallback = _fallback(function, program, earlier, names)
         limits = tuple(0.0 if p is None else tolerances[p] for p in positions)
-        fallback = replace(fallback, results=results, tolerances=limits)
+        rounded = tuple(
+            units[place.position] if isinstance(place, Input) else 0.0 for place in launch.inputs
+        )
+        fallback = replace(fallback, results=results, tolerances=limits, units=rounded)
         launches.append(replace(launch, fallback=fallback))
         earlier |= {
             function.results[of_tensors[place]]: place
@@ -114,7 +122,7 @@ def _fallback(
     content = definition.SerializeToString(deterministic=True)
     definition.signature.name = f"stitch_fallback_{hashlib.sha256(content).hexdigest()[:32]}"
     content = definition.SerializeToString(deterministic=True)
-    return Fallback(definition.signature.name, content, tuple(arguments), (), ())
+    return Fallback(definition.signature.name, content, tuple(arguments), (), (), ())
 
 
 def _slice(

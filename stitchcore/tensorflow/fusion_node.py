@@ -68,8 +68,9 @@ class FusionNode:
             node.attr["fallback"].s = launch.fallback.function.encode()
             node.attr["fallback_arguments"].list.i.extend(positions)
             node.attr["fallback_results"].list.i.extend(launch.fallback.results)
-            # Its name tells a TensorFlow that does not know it to pass it over.
+            # Their names tell a TensorFlow that does not know them to pass them over.
             node.attr["_tolerance"].list.f.extend(launch.fallback.tolerances)
+            node.attr["_units"].list.f.extend(launch.fallback.units)
         node.attr["_output_shapes"].list.SetInParent()
         for sizes in self.output_dims:
             shape = node.attr["_output_shapes"].list.shape.add()

@@ -27,7 +27,7 @@ from stitchcore.verify.accuracy import Judgement, judge
 from stitchcore.verify.inputs import arguments, integer_limit, whole_numbers
 from stitchcore.verify.reference import judge_all, telling, well_conditioned
 from stitchcore.verify.timing import Comparison, compare
-from stitchcore.verify.tolerance import module_tolerances, unit
+from stitchcore.verify.tolerance import module_tolerances, of_short_sums, unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Reference = Callable[[Sequence[Array]], Sequence[Array]]
@@ -220,8 +220,9 @@ def _judged(
     theirs = [np.asarray(array) for array in reference(inputs)]
     limits = module_tolerances(module)
     judgements = judge_all(module, ours, exact, theirs, limits, inputs, bindings)
-    rounding = _coarsest(module)
-    apart = tuple(_apart(*both, rounding) for both in zip(theirs, exact, strict=True))
+    rounding = APART_ROUNDINGS * _coarsest(module)
+    most = [max(APART, rounding, short) for short in of_short_sums(module)]
+    apart = tuple(map(_apart, theirs, exact, most))
     check = RegionCheck(judgements, family, apart)
     if check.passed or not job_decides:
         return check
@@ -232,7 +233,7 @@ def _judged(
         mine, right, wanted = (
             np.asarray(a[number]).reshape(told.shape)[told] for a in (ours, exact, theirs)
         )
-        same = _apart(wanted, right, rounding) <= APART_SHARE
+        same = _apart(wanted, right, most[number]) <= APART_SHARE
         if same and not told.all() and judge(mine, right, wanted, limits[number]).passed:
             undecided.add(number)
     return replace(check, undecided=frozenset(undecided))
@@ -244,8 +245,8 @@ def _coarsest(module: Module) -> float:
     return max((unit(v.shape.dtype) for v in values if v.shape.dtype in DTYPES), default=0.0)
 
 
-def _apart(theirs: Array, exact: Array, rounding: float) -> float:
-    """Share of elements on which `theirs` is not the result in `exact`, rounding apart."""
+def _apart(theirs: Array, exact: Array, limit: float) -> float:
+    """Share of elements on which `theirs` is farther than `limit`, relative, from `exact`."""
     if exact.size == 0:
         return 0.0
     if theirs.dtype.kind in "iub":
@@ -256,7 +257,6 @@ def _apart(theirs: Array, exact: Array, rounding: float) -> float:
         return 0.0
     wide, expected = wide[both], expected[both]
     scale = float(np.sqrt(np.mean(np.square(expected))))
-    limit = max(APART, APART_ROUNDINGS * rounding)
     return float(np.mean(np.abs(wide - expected) > limit * (np.abs(expected) + scale)))
 
 

@@ -48,7 +48,29 @@ def module_tolerances(module: Module) -> list[float]:
 
 def between(module: Module) -> list[float]:
     """The same for the distance of the framework's result from ours."""
-    return _of_module(module, lambda node: 4.0 * _own_error(node) + _in_order(node))
+    short = _short_sums(module)
+    return _of_module(
+        module, lambda node: 4.0 * _own_error(node) + short.get(node, _in_order(node))
+    )
+
+
+def of_short_sums(module: Module) -> list[float]:
+    """The framework's part of that which comes of sums of short types, by output."""
+    short = _short_sums(module)
+    return _of_module(module, lambda node: short.get(node, 0.0))
+
+
+def input_units(module: Module) -> list[float]:
+    """By parameter: the coarsest float unit that all that is made of it passes on its way to a
+    result. A float32 weight that is only read as bfloat16 may lie half a unit of bfloat16 off."""
+    inside = [n for n in topological((module.entry.root,)) if n.opcode != opcodes.TUPLE]
+    finest: dict[Instruction, float] = dict.fromkeys(module.outputs, 0.0)
+    units: dict[Instruction, float] = {}
+    for node in reversed(inside):
+        units[node] = max(unit(node.shape.dtype), finest[node])
+        for operand in node.operands:
+            finest[operand] = min(finest.get(operand, units[node]), units[node])
+    return [units.get(parameter, 0.0) for parameter in module.entry.parameters]
 
 
 def _of_module(module: Module, own: Callable[[Instruction], float]) -> list[float]:
@@ -69,6 +91,28 @@ def _composed(
         inherited = max((error[operand] for operand in node.operands), default=0.0)
         error[node] = inherited + own(node)
     return error
+
+
+def _short_sums(module: Module) -> dict[Instruction, float]:
+    """Sums that the framework's kernels add up in a short type, though their HLO widens the terms
+    and rounds once (tf2xla's type of accumulation), and what that may be off by: such a sum soon
+    stands still, for a term is below half its unit. Of the bound of recursive summation, n units
+    (Higham 2002, 4.2), a quarter, and no more than twice the sum."""
+    return {
+        node.operands[0]: min(0.25 * _terms(node.operands[0]) * unit(node.shape.dtype), 2.0)
+        for node in topological((module.entry.root,))
+        if node.opcode == opcodes.CONVERT
+        and opcodes.record((sum_ := node.operands[0]).opcode).kind == "reduce"
+        and (terms := _unmoved(sum_.operands[0])).opcode == opcodes.CONVERT
+        and terms.operands[0].shape.dtype == node.shape.dtype
+    }
+
+
+def _unmoved(node: Instruction) -> Instruction:
+    """What `node` is made of by movement alone."""
+    while opcodes.record(node.opcode).kind == "movement":
+        node = node.operands[0]
+    return node
 
 
 def _in_order(node: Instruction) -> float:

@@ -68,6 +68,17 @@ float RootWrong(float x, float w) { return std::sqrt(std::abs((x - w) * (x + w))
 float Decided(float x, float w) { return (x + 1.0f) / 3.0f - w > 0 ? x : -x; }
 float DecidedOtherwise(float x, float w) { return x / 3.0f + (1.0f / 3.0f - w) > 0 ? x : -x; }
 float DecidedWrong(float x, float w) { return x / 3.0f + (1.0f / 3.0f - w) > 0.05f ? x : -x; }
+// To the eight bits of bfloat16.
+float Short(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+float Rounded(float x, float w) { return Short(x) - w; }
+float RoundedOtherwise(float x, float w) { return Short(3 * Short(x / 3)) - w; }
+float RoundedWrong(float x, float w) { return 1.25f * Short(x) - w; }
 float Copied(float x, float w) { return 2 * x + w; }
 
 template <Element kFunction>
@@ -112,6 +123,7 @@ struct Case {
   int64_t results;  // elements
   std::function<void(std::vector<float>*, std::vector<float>*)> fill;
   std::vector<int64_t> tasks = {kRows};
+  double unit = 0;  // that x is rounded to
 };
 
 void Fill(std::vector<float>* values, float mean, float deviation, unsigned seed) {
@@ -154,6 +166,9 @@ std::map<std::string, Case> Cases() {
       {"decided_wrong", {Each<DecidedWrong>, Each<Decided>, kFloat, kAll, plain}},
       {"floor", {Whole<ThirdOtherwise>, Whole<Third>, kInt32, kAll, thirds}},
       {"floor_wrong", {Whole<ThirdWrong>, Whole<Third>, kInt32, kAll, thirds}},
+      {"rounded", {Each<RoundedOtherwise>, Each<Rounded>, kFloat, kAll, equal, {kRows}, 0x1p-7}},
+      {"rounded_wrong", {Each<RoundedWrong>, Each<Rounded>, kFloat, kAll, equal, {kRows}, 0x1p-7}},
+      {"rounded_unsaid", {Each<RoundedOtherwise>, Each<Rounded>, kFloat, kAll, equal}},
       {"checked", {Checked, Each<Copied>, kFloat, kAll, plain}},
       {"large", {Phases<Last::kRight, false>, nullptr, kFloat, kLarge, plain, {all}}},
       {"large_wrong", {Phases<Last::kWrong, false>, nullptr, kFloat, kLarge, plain, {all}}},
@@ -182,8 +197,8 @@ std::string Answer(const std::string& name, size_t budget, double tolerance) {
   long before = Resident();
   peak = before;
   Shadow shadow{one.ours, {}, {}, nullptr, 0, one.tasks, budget, false, {}, {}};
-  shadow.inputs.push_back({kFloat, x.data(), x.size() * 4});
-  if (!rows) shadow.inputs.push_back({kFloat, w.data(), w.size() * 4});
+  shadow.inputs.push_back({kFloat, x.data(), x.size() * 4, one.unit});
+  if (!rows) shadow.inputs.push_back({kFloat, w.data(), w.size() * 4, 0});
   size_t bytes = static_cast<size_t>(one.results) * 4;
   shadow.results.push_back({one.type, bytes, true, theirs.data(), nullptr, tolerance});
   shadow.results.push_back({kFloat, 4, true, sum.data(), nullptr, tolerance});

@@ -12,6 +12,7 @@ from tests.inject.conftest import Compile
 
 Compared = Callable[..., tuple[str, int]]
 TOLERANCE = 1e-6
+KINDS = ["variance", "quotient", "gelu", "root", "decided", "floor", "rounded"]
 SLICED, KIB = 1_000_000, 1024
 """The budget that cuts the large cases, of 16 MiB results, into slices."""
 
@@ -30,18 +31,24 @@ def compared(compiled: Compile) -> Compared:
     return run
 
 
-@pytest.mark.parametrize("case", ["variance", "quotient", "gelu", "root", "decided", "floor"])
+@pytest.mark.parametrize("case", KINDS)
 def test_what_rounding_may_do_passes(case: str, compared: Compared) -> None:
     """The variance of nearly constant data, a division by almost zero, 1 + tanh, a root of what
-    cancels, a comparison and a floor at their thresholds; each in another order of operations."""
+    cancels, a comparison and a floor at their thresholds, bfloat16 within float32; each in another
+    order of operations."""
     assert compared(case)[0] == "agrees"
 
 
-@pytest.mark.parametrize("case", ["variance", "quotient", "gelu", "root", "decided", "floor"])
+@pytest.mark.parametrize("case", KINDS)
 def test_a_wrong_kernel_of_the_same_kind_does_not(case: str, compared: Compared) -> None:
     """A term of a sum is left out; a sign, a factor, a term, a threshold, an integer is another."""
     said = compared(f"{case}_wrong")[0]
     assert said.startswith("differs: result 0 at element ") and " instead of " in said
+
+
+def test_a_rounding_that_nobody_told_of_does_not(compared: Compared) -> None:
+    """The mutant: x moved by float32's units alone."""
+    assert compared("rounded_unsaid")[0].startswith("differs")
 
 
 @pytest.mark.parametrize("case", ["large", "phases"])

@@ -29,7 +29,7 @@ from stitchcore.tensorflow.fallback import library, with_fallbacks
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.patch import patch as patch_of
-from stitchcore.verify.tolerance import between
+from stitchcore.verify.tolerance import between, input_units
 
 STEPS = 3
 KEPT = ("result", "kept", "update")
@@ -73,6 +73,7 @@ def stitched(graph: Any) -> Stitched:
             program_of(compiled, region.name, host_device()),
             len(region.updates),
             between(compiled.regions[region.name].module),
+            input_units(compiled.regions[region.name].module),
         )
         for region in cut.regions
     }

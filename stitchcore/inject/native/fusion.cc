@@ -191,6 +191,8 @@ Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
     if (Shim() != nullptr) fusion->fallback = ReadFallback(context, *fusion);
     fusion->tolerances = Floats(context, "_tolerance");
     fusion->tolerances.resize(fusion->table.results.size());
+    fusion->units = Floats(context, "_units");
+    fusion->units.resize(fusion->table.operands.size());
   }
   if (fusion->kernel == nullptr && fusion->program == nullptr) {
     error = "kernel " + key + " is not loaded";

@@ -54,6 +54,7 @@ struct Fusion {
   int64_t work;
   Fallback fallback;
   std::vector<float> tolerances;  // by result; none in an artifact from before shadows
+  std::vector<float> units;       // by operand; 0 where its type's is meant
   std::atomic<bool> proved{false};  // it has given TensorFlow's results, or nobody can tell
   std::atomic<bool> wrong{false};   // it has not: its work is left to the fallback
   std::string broken;             // why the kernel can never run; "" when it can

@@ -231,7 +231,7 @@ class Call {
       for (size_t k = 0; k < variables_.size(); k++) {
         if (fusion_.variables[k].operand == static_cast<int>(i)) type = variables_[k].type;
       }
-      shadow.inputs.push_back({type, buffers_[i], bytes_[i]});
+      shadow.inputs.push_back({type, buffers_[i], bytes_[i], fusion_.units[i]});
     }
     size_t updates = 0;
     bool known = true;

@@ -19,7 +19,12 @@ constexpr size_t kMostSuspects = size_t{1} << 15;
 // A result may lie this many times as far from ours as ours moves by another rounding: the widest
 // of a few draws may be small by chance, and TensorFlow may add up in a worse order than we do.
 constexpr double kTimes = 16;
-constexpr double kUnits = 8;  // that inputs are moved by
+// Units that inputs are moved by, and the share of their results' movement that counts. Of types of
+// few digits one alone: it is no small step, and a value between two of theirs is rounded to either.
+struct Moves {
+  double units, share;
+};
+constexpr Moves kWideMoves{8, 1.0 / 8}, kShortMoves{1, 1.0 / 4};
 constexpr int kRoundings = 3, kDraws = 24;
 constexpr unsigned kRoundingBits = 0x6000u;  // of the floating-point control register
 
@@ -400,7 +405,7 @@ class Comparison {
     unsigned mode = (saved & ~kRoundingBits) | static_cast<unsigned>((draw + 1) % 4) << 13;
     std::vector<Memory> moved;
     std::vector<void*> given(buffers_);
-    if (draw >= kRoundings) Move(draw, &moved);
+    double share = draw < kRoundings ? 1 : Move(draw, &moved);
     for (Suspect& one : suspects_) one.drawn = 0, one.drawn_bits = 0;
     auto run = [&](void* const* buffers, char* scratch, int64_t phase, int64_t begin,
                    int64_t end) {
@@ -418,7 +423,7 @@ class Comparison {
       bool exact = FloatOf(shadow_.results[one.result].type).unit == 0;
       double distance = std::abs(Given(one.result, one.element, one.drawn) - one.ours);
       if (!exact && std::isfinite(distance)) {
-        one.moved = std::max(one.moved, distance / (draw < kRoundings ? 1 : kUnits));
+        one.moved = std::max(one.moved, distance * share);
       } else if (one.drawn_bits != one.bits && (exact || !std::isfinite(one.theirs - one.ours))) {
         one.turned = true;
       }
@@ -442,19 +447,28 @@ class Comparison {
   }
 
   // Moves inputs by their rounding, each element up or down by chance: as many of them as the
-  // budget has room for, others in the next draw.
-  void Move(int draw, std::vector<Memory>* moved) {
-    uint64_t random = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(draw + 1);
+  // budget has room for, others in the next draw; those of short types in every second, where
+  // every second of these is the opposite of the one before: so few values lie within their unit
+  // that one direction may show nothing. Returns the share of the results' movement that counts.
+  double Move(int draw, std::vector<Memory>* moved) {
+    bool both = HasInputs(true) && HasInputs(false);
+    bool shorts = both ? draw % 2 == 0 : HasInputs(true);
+    const Moves& moves = shorts ? kShortMoves : kWideMoves;
+    int number = both ? draw / 2 : draw;
+    double side = shorts && number % 2 == 1 ? -1 : 1;
+    uint64_t seed = static_cast<uint64_t>(shorts ? number / 2 : draw) + 1;
+    uint64_t random = 0x9e3779b97f4a7c15u * seed;
     size_t held = 0, count = shadow_.inputs.size();
     for (size_t k = 0; k < count; k++) {
       size_t i = (k + static_cast<size_t>(draw - kRoundings)) % count;
       const ShadowInput& input = shadow_.inputs[i];
-      Float kind = FloatOf(input.type);
-      if (kind.unit == 0 || (held > 0 && held + input.bytes > shadow_.budget)) continue;
+      double unit = UnitOf(input);
+      if (unit == 0 || IsShort(unit) != shorts) continue;
+      if (held > 0 && held + input.bytes > shadow_.budget) continue;
       held += input.bytes;
       moved->emplace_back(input.bytes);
       if (!moved->back().ok() || input.bytes == 0) continue;
-      double step = kind.unit * (kind.unit > 0x1p-20 ? 1 : kUnits);
+      double step = side * unit * moves.units;
       WithType(input.type, [&](auto type) {
         using T = decltype(type);
         auto* from = static_cast<const T*>(input.data);
@@ -468,6 +482,17 @@ class Comparison {
       });
       buffers_[i] = moved->back().data();
     }
+    return moves.share;
+  }
+  static double UnitOf(const ShadowInput& input) {
+    double own = FloatOf(input.type).unit;
+    return own == 0 ? 0 : std::max(own, input.unit);
+  }
+  static bool IsShort(double unit) { return unit > 0x1p-20; }
+  bool HasInputs(bool shorts) const {
+    return std::any_of(shadow_.inputs.begin(), shadow_.inputs.end(), [&](const ShadowInput& one) {
+      return UnitOf(one) > 0 && IsShort(UnitOf(one)) == shorts;
+    });
   }
 
   std::string Told(const Suspect& one) const {

@@ -18,6 +18,7 @@ struct ShadowInput {
   int type;  // a TF_DataType
   const void* data;
   size_t bytes;
+  double unit;  // that it is rounded to on its way to a result, relative; 0: its type's
 };
 
 struct ShadowResult {
