@@ -10,6 +10,7 @@ rounding spreads, and what the runs print is held to the bar of printed figures.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -84,24 +85,58 @@ def states(
     wrong: list[str] = []
     differed: set[str] = set()
     apart: dict[str, float] = {}
+    turned: dict[str, tuple[Array, float]] = {}
     for number, (ours, theirs) in enumerate(zip(stitched, plain, strict=True)):
         if ours.keys() != theirs.keys():
             return [*wrong, f"step {number}: other arrays recorded"]
+        bars: dict[str, float] = {}
         for name, array in theirs.items():
             pairs = itertools.combinations([array, *(run[number][name] for run in comparable)], 2)
             apart[name] = max([apart.get(name, 0.0), *(distance(*pair) for pair in pairs)])
-            off = distance(ours[name], array)
+            bars[name] = max(TIMES * apart[name], _floor(name, array, floor))
+        for name, array in theirs.items():
+            if (more := _turned(name, theirs, bars)) is not None:
+                elements, moved = turned.get(name, (np.zeros(array.shape, bool), 0.0))
+                turned[name] = elements | more[0], moved + more[1]
+            off, bar = distance(ours[name], array), bars[name]
             if off == 0.0:
                 continue
-            bar = max(TIMES * apart[name], _floor(name, array, floor))
             if name in differed:
                 bar = max(bar, LATER) if array.dtype.kind in "fc" else bar
-            elif shares is not None:
+            if bar < off < np.inf and name in turned:
+                elements, moved = turned[name]
+                near = np.abs(ours[name] - array) <= moved
+                off = distance(np.where(elements & near, array, ours[name]), array)
+            if shares is not None and name not in differed:
                 shares[name] = off / bar if bar else float("inf")
             differed.add(name)
             if not off <= bar:
                 wrong.append(f"step {number}: {name} is {off:.1e} off, bar {bar:.1e}")
     return wrong
+
+
+def _turned(name: str, theirs: Arrays, bars: Mapping[str, float]) -> tuple[Array, float] | None:
+    """Elements of a variable whose step under Adam may have gone the other way, and how far off
+    that leaves them; None for what has no moment.
+
+    Adam's first step is rate x g / (|g| + epsilon) (Kingma and Ba 2015, algorithm 1): where the
+    moment, judged as an array of its own, is not told from zero by its bar, the step's sign is a
+    matter of rounding.
+    """
+    path = _plain(name)
+    rates = [value for key, value in theirs.items() if _plain(key).endswith("learning_rate")]
+    for key, moment in theirs.items():
+        slot = _plain(key)
+        its = slot.endswith(f"_{path}_momentum") or slot.endswith(f"_m_{path}")
+        if its and moment.shape == theirs[name].shape and len(rates) == 1:
+            largest = np.max(np.abs(moment), initial=0.0)
+            return np.abs(moment) <= bars[key] * largest, 2.1 * float(rates[0])
+    return None
+
+
+def _plain(name: str) -> str:
+    """A recorded array's own name, without its places among what was watched, in Keras 2 or 3."""
+    return re.sub(r"\W", "_", re.sub(r"^(\d+ )*|:\d+$", "", name))
 
 
 def distance(one: Array, other: Array) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,46 @@ def test_what_right_runs_differ_by_passes(ours: Run) -> None:
 def test_a_right_run_that_ended_otherwise_says_nothing() -> None:
     failed = replace(scaled(PLAIN, "w", 2.0), code=1)
     assert judge(PLAIN, [failed], scaled(PLAIN, "w", 1.5)).wrong
+
+
+# ---- Adam's first step ---------------------------------------------------------------------------
+RATE = 1e-3
+NAMES = {
+    "Keras 3": (
+        "000 001 dense/kernel",
+        "001 001 adam/learning_rate",
+        "001 002 adam/dense_kernel_momentum",
+    ),
+    "Keras 2": (
+        "000 001 dense/kernel:0",
+        "001 001 Adam/learning_rate:0",
+        "001 002 Adam/m/dense/kernel:0",
+    ),
+}
+
+
+def adam(names: Sequence[str], factor: float, moment: float, also: float = 0.0) -> Run:
+    """A variable one step of Adam after W, `factor` rates along; its first moment is `moment`, less
+    what right runs' lie apart where that is below 1e-6. Another element is `also` off."""
+    weights, moments = W.copy(), SLOT.copy()
+    weights[0, 0] += factor * RATE
+    weights[5, 5] += also
+    moments[0, 0] = moment
+    step = dict(zip(names, (weights, np.array(RATE, "float32"), moments), strict=True))
+    return Run(0, (), (step, step))
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_a_step_of_adam_along_what_is_not_told_from_zero_has_either_sign(
+    names: Sequence[str],
+) -> None:
+    made = functools.partial(adam, names)
+    plain, right = made(1.0, 2e-7), [made(0.9, 5e-7)]
+    assert not judge(plain, right, made(-1.0, -3e-7)).wrong
+    assert judge(plain, right, made(-2.0, -3e-7)).wrong  # farther than a step
+    assert judge(plain, right, made(-1.0, -3e-7, also=RATE)).wrong  # another element
+    assert judge(plain, right, made(-1.0, -1e-3)).wrong  # the moment itself
+    assert judge(made(1.0, 1e-3), [made(0.9, 1e-3)], made(-1.0, 1e-3)).wrong  # is told from zero
 
 
 def test_distances() -> None:
