@@ -16,8 +16,12 @@ from itertools import zip_longest
 from stitchcore.device.records import Device
 from stitchcore.fusion import contraction
 from stitchcore.fusion.contraction import Product
-from stitchcore.tensorflow import op_allowlist
+from stitchcore.tensorflow import op_allowlist, placement
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex
+
+PRICED = {placement.CPU: frozenset({"float32", "bfloat16"}), placement.GPU: frozenset({"float32"})}
+"""Types whose products the prices hold for, by kind of device. A CPU's library widens bfloat16, or
+rounds to it first; a GPU's multiplies it in tensor cores, of which the records have no price."""
 
 _EQUATION = re.compile(rb"([a-zA-Z]*),([a-zA-Z]*)->([a-zA-Z]*)")
 
@@ -54,10 +58,9 @@ def _is_small(graph: GraphIndex, i: int, kind: str, multiplies: Device | None) -
         batch = _broadcast(left[:-2], right[:-2])
         batched = node.op.startswith("BatchMatMul")
         product = None if batch is None else _product((*batch, rows), contracted, columns, batched)
-    narrow = graph.dtype(Edge(i, 0)) in op_allowlist.FLOATS - {"float64"}
     return (
         product is not None
-        and narrow
+        and graph.dtype(Edge(i, 0)) in PRICED[kind]
         and multiplies is not None
         and contraction.pays(product, multiplies)
     )

@@ -61,7 +61,33 @@ def test_layers_are_one_region_and_right() -> None:
     assert is_right(cut) == 1
 
 
-def is_right(cut: Partition, *sizes: int) -> int:
+def narrowed(dtype: Any) -> Callable[..., Any]:
+    """Two layers computed in another type."""
+
+    def make(*given: Any) -> Any:
+        return tf.cast(layers(*(tf.cast(value, dtype) for value in given)), tf.float32)
+
+    return make
+
+
+def test_layers_in_bfloat16() -> None:
+    """A call of TensorFlow's is dearer than one for float32, and as near: it adds up in float32."""
+    cut = partition(graph_of(narrowed(tf.bfloat16), *SHAPES), ["out"], multiplies=DEAR)
+    assert members(cut).count("MatMul") == 2
+    assert is_right(cut, rtol=2**-6) == 1
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("float16", "cpu"), ("bfloat16", "gpu")])
+def test_types_that_stay_the_librarys(dtype: str, kind: str) -> None:
+    """TensorFlow 2.15 adds float16 up in float16; a GPU has tensor cores."""
+    graph = graph_of(narrowed(tf.as_dtype(dtype)), *SHAPES)
+    graph = on_gpu(graph) if kind == "gpu" else graph
+    device = DEVICES["sm_90"] if kind == "gpu" else DEAR
+    device = replace(device, gemm=DEAR.gemm)
+    assert "MatMul" not in members(partition(graph, ["out"], kind=kind, multiplies=device))
+
+
+def is_right(cut: Partition, *sizes: int, rtol: float = 2e-5) -> int:
     """Holds the only region against TensorFlow, its unknown sizes each of `sizes`; its launches."""
     (region,) = cut.regions
     function = subgraph(cut, region)
@@ -79,7 +105,7 @@ def is_right(cut: Partition, *sizes: int) -> int:
         ]
         given = [value.astype(np.float32) for value in given]
         for mine, theirs in zip(ours.run(given, bindings), runner(function)(given), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-5)
+            np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol / 2)
     return len(made.launches)
 
 
