@@ -28,6 +28,7 @@ from tests.fusion.test_exhaustive import anything, check, load
 from tests.fuzz.modules import random_module
 from tests.schedule import agree
 from tests.schedule.modules import draw_inputs, modules, whole
+from tests.tiers import nightly_but
 
 CPU, GPU = "cpu-x86-64-v3", "sm_80"
 
@@ -215,12 +216,22 @@ def test_aliasing_takes_over_memory() -> None:
     assert not any(k.aliases for k in planned(module, without(Mechanism.ALIASING)).kernels)
 
 
+SMALL = ["crnn_infer", "transformer_dec_step"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "left_out",
     [Mechanism.DOMINANT_MERGING, Mechanism.REMOTE, Mechanism.ADAPTIVE_MAPPING, Mechanism.ALIASING],
 )
-@pytest.mark.parametrize("name", ["crnn_infer", "transformer_dec_step", "dien_infer"])
+@pytest.mark.parametrize(
+    "name",
+    nightly_but(
+        "crnn_infer",
+        "transformer_dec_step",
+        of=["crnn_infer", "transformer_dec_step", "dien_infer"],
+    ),
+)
 def test_each_changes_kernels(name: str, left_out: Mechanism) -> None:
     module = load(name)
 
