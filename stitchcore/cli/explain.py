@@ -179,7 +179,7 @@ def _session(store: Path, session: str, output: common.Output) -> list[Job]:
     found = [folder.parent.parent / "artifacts" / key for key in stored.keys_of(record)]
     jobs_ = [_read(path, output) for path in found if (path / stored.REPORT).exists()]
     if not jobs_:
-        causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs.values() if g.reason}
+        causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs if g.reason}
         causes |= {f"{cause.reason} ({cause.because})" for cause in why_nothing(record)}
         mend = "nothing was built, so there is no report to explain from; see the reasons"
         common.fail(output, f"session {folder.name}", "; ".join(sorted(causes)), mend)
