@@ -372,6 +372,11 @@ def test_what_runs_in_part_as_it_was_says_so() -> None:
     assert "runs as it was, unmeasured" in text and "in part" not in text
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_on_a_terminal_lines_end_between_words(width: int) -> None:
     """And what follows stands further in; a path stays whole, and a log has one line of each."""
@@ -379,7 +384,7 @@ def test_on_a_terminal_lines_end_between_words(width: int) -> None:
     path = "/" + "long/" * 40 + "report.html"
     step = replace(parted().steps[0], left=(row,), report=path, detail="why " * 30, reason="memory")
     summary = run_summary.Summary((step,), {})
-    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    console = Console(record=True, file=Terminal(), width=width)
     run_summary.show(summary, console)
     lines = console.export_text().splitlines()
     assert max(len(line) for line in lines if path not in line) <= width
