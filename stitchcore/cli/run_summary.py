@@ -232,10 +232,12 @@ def _break_even(graph: Graph) -> BreakEven:
     elif graph.beside_steps:
         lost = max(0.0, graph.beside_steps * (graph.beside_ns - graph.baseline_ns) / 1e9)
     cost = BreakEven(graph.compile_seconds, graph.processor_seconds, lost, "unknown")
-    if graph.status in ("left", "rolled_back") or (graph.pairs and graph.ratio >= 1.0):
+    if graph.status in ("left", "rolled_back"):
         return replace(cost, state="never")
-    if graph.interval is None or graph.interval[1] >= 1.0:
+    if graph.interval is None or graph.interval[0] < 1.0 <= graph.interval[1]:
         return cost
+    if graph.ratio >= 1.0:
+        return replace(cost, state="never")
     saved = graph.baseline_ns * (1.0 - graph.ratio) / 1e9
     steps = math.ceil(graph.compile_seconds / saved)
     after = steps * graph.baseline_ns * graph.ratio / 1e9
@@ -319,8 +321,9 @@ def show(summary: Summary, console: Console) -> None:
     for line in _of_nothing(summary.nothing, summary.exit_code):
         common.say(line, console)
     if summary.steps and FEW_CALLS in summary.refusals:
-        left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
-        common.say(f"[stitch] {left} ({FEW_CALLS})", console)
+        count = summary.refusals[FEW_CALLS]
+        left = "1 function was" if count == 1 else f"{count} functions were"
+        common.say(f"[stitch] {left} called too few times, and left alone ({FEW_CALLS})", console)
     if summary.ready:
         common.say(f"[stitch] {NEXT_RUN}", console)
     if summary.nothing or any(step.left or step.reason for step in summary.steps):
