@@ -58,9 +58,12 @@ def first_run(binaries: Path, home: Path, env: dict[str, str]) -> list[tuple[str
     begin = time.time()
     with (home / "job.log").open("w+") as log:
         process = subprocess.Popen([*map(str, job)], env=env, cwd="/", stdout=log, stderr=log)
-        while not (set(PARTS) <= set(first) or process.poll() is not None):
-            time.sleep(0.2)
+        while not set(PARTS) <= set(first):
+            ended = process.poll() is not None
             first = first_events(home)
+            if ended:
+                break
+            time.sleep(0.2)
         process.terminate()
         process.wait()
         if not set(PARTS) <= set(first):
@@ -71,7 +74,7 @@ def first_run(binaries: Path, home: Path, env: dict[str, str]) -> list[tuple[str
     ends = [begin, *(first[kind] for kind in PARTS)]
     return [
         (text, after - before)
-        for text, before, after in zip(PARTS.values(), ends, ends[1:], strict=True)
+        for text, before, after in zip(PARTS.values(), ends[:-1], ends[1:], strict=True)
     ]
 
 

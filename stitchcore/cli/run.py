@@ -255,11 +255,12 @@ class Run:
             return
         self._next_look = time.monotonic() + self._look_seconds
         self._look_seconds = min(2 * self._look_seconds, LOOK_SECONDS[1])
-        for number, command in run_job.unfollowed(job).items():
-            if number not in self._children:
-                self._children.add(number)
-                told = {"reason": Reason.CHILD_PROCESS.value, "detail": f"{number}: {command}"}
-                self._told.write("refused", digest="", process=number, **told)
+        with contextlib.suppress(OSError):  # /proc may be closed to us
+            for number, command in run_job.unfollowed(job).items():
+                if number not in self._children:
+                    self._children.add(number)
+                    told = {"reason": Reason.CHILD_PROCESS.value, "detail": f"{number}: {command}"}
+                    self._told.write("refused", digest="", process=number, **told)
 
     def _take_events(self) -> list[run_job.Event]:
         """What the job has told since the last call; its requests wait from then on."""

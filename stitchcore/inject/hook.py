@@ -100,7 +100,8 @@ class Hook:
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         self._source.start()
-        told = {"command": " ".join(sys.argv)[:COMMAND], "rank": self._config.rank}
+        command = " ".join(map(str, getattr(sys, "argv", ())))
+        told = {"command": command[:COMMAND], "rank": self._config.rank}
         self._events.write("started", tf=self._tf, **told)
         atexit.register(self._end)
 

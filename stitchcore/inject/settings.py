@@ -145,7 +145,8 @@ def _reports(environment: Mapping[str, str]) -> bool:
 
 
 def _rank(environment: Mapping[str, str]) -> str:
-    """ "worker 1" of TF_CONFIG, else the number that a launcher gave; "" where there is none."""
+    """As TF_CONFIG names the process, say "worker 1"; else the number that a launcher gave it; ""
+    where there is none."""
     try:
         task = json.loads(environment.get("TF_CONFIG") or "{}").get("task") or {}
         if task:
