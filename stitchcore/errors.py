@@ -69,6 +69,7 @@ class Reason(Enum):
     NO_TENSORFLOW = "no_tensorflow"
     NOT_IMPORTED = "not_imported"
     EAGER = "eager"
+    CHILD_PROCESS = "child_process"
     UNSUPPORTED_VERSION = "unsupported_version"
     HOOK_ERROR = "hook_error"
     # the job side as a gateway's client

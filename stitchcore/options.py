@@ -23,6 +23,9 @@
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 | STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
 | STITCH_RESERVED_MILLICORES | thousandths of cores that a worker's pod requests | 0 |
+| NO_COLOR | not empty: text alone, no colours and no line that is drawn again | |
+| FORCE_COLOR | not empty: colours where the output is no terminal, too | |
+| COLUMNS | how wide the output is | the terminal's; 140 elsewhere |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
 """
@@ -36,6 +39,22 @@ from pathlib import Path
 
 PLANNER = "exhaustive"
 """The planner where nobody names one: of the command line, of jobs and of a cluster's workers."""
+
+
+@dataclass(frozen=True)
+class Printing:
+    """How text is printed: `plain` without any escape code, `coloured` where it is no terminal,
+    too; `columns` says that a width is given."""
+
+    plain: bool
+    coloured: bool
+    columns: bool
+
+
+def printing_of_this_process() -> Printing:
+    given = os.environ
+    wide = given.get("COLUMNS", "").isdigit()
+    return Printing(bool(given.get("NO_COLOR")), bool(given.get("FORCE_COLOR")), wide)
 
 
 class BadOption(ValueError):

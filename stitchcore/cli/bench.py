@@ -224,7 +224,7 @@ def _show(results: list[Timed], output: common.Output, threads: int) -> None:
         )
         for timed in results
     ]
-    output.console.print(common.table(f"{threads} threads", COLUMNS, rows))
+    common.show_table(f"{threads} threads", COLUMNS, rows, output.console)
 
 
 def _document(timed: Timed) -> dict[str, Any]:

@@ -56,13 +56,14 @@ def command(target: str | None, out: Path | None, as_json: bool) -> None:
         for kernel in calibration.kernels
     ]  # fmt: skip
     what = "one unit" if device.kind == "cpu" else "one launch"
-    output.console.print(common.table(f"{device.target}: {what}", COLUMNS, rows))
+    common.show_table(f"{device.target}: {what}", COLUMNS, rows, output.console)
     changes = [
         (name, f"{coefficient(device, name):.4g}", f"{value:.4g}") for name, value in named.items()
     ]
-    output.console.print(common.table("", ("coefficient", "before>", "now>"), changes))
-    output.console.print(
+    common.show_table("", ("coefficient", "before>", "now>"), changes, output.console)
+    common.say(
         f"estimates are off by a factor of {2.718281828**calibration.error:.2f} "
         f"(before: {2.718281828**calibration.before:.2f})"
-        + (f"; written to {out}" if out else "; --out FILE.json keeps the record")
+        + (f"; written to {out}" if out else "; --out FILE.json keeps the record"),
+        output.console,
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 from rich.console import Console
@@ -34,6 +35,7 @@ from stitchcore.report.markup import bytes_text as bytes_text
 from stitchcore.report.markup import seconds_text as seconds_text
 
 BAD_INPUT = 2
+Colors = Literal["auto", "standard"]
 PAGE_WIDTH = 140
 """Columns where the output is not a terminal."""
 
@@ -86,23 +88,45 @@ class Output:
 
 
 def console(stderr: bool = False) -> Console:
-    """Text goes to it as it is: `stitchcore[cuda12]` and `:x:` are no markup."""
+    """Text goes to it as it is: `stitchcore[cuda12]` and `:x:` are no markup. Lines are drawn again
+    (progress) on a terminal alone, whatever FORCE_COLOR says, and not under NO_COLOR, which leaves
+    no escape code at all."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PAGE_WIDTH
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+    asked, terminal = settings.printing_of_this_process(), stream.isatty()
+    forced: Colors = "standard" if asked.coloured and not terminal else "auto"
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if terminal or asked.columns else PAGE_WIDTH,
+        force_terminal=terminal and not asked.plain,
+        color_system=None if asked.plain else forced,
+    )
+
+
+UNITS = r"(?:[KMGTP]iB|B|ns|µs|ms|s|min|h)\b|%"
+WHOLE = re.compile(
+    rf"(?<=\d) (?={UNITS})"  # 2.9 MiB
+    r"|(?<=\d) (?=\[\d)"  # 1.971 [
+    r"|(?<=\d,) (?=[\d.]+\])"  # [1.629, 2.101]
+)
+"""Blanks within a figure."""
+KEPT = "\N{NO-BREAK SPACE}"
 
 
 def say(line: str, out: Console) -> None:
     """A line of text: on a terminal wrapped between words, what follows standing further in; a word
-    that is wider than that, a path say, stays whole. Elsewhere it is one line."""
-    if out.is_terminal and len(line) > out.width:
+    that is wider than that, a path say, stays whole, and so does a figure with its unit and its
+    interval. Elsewhere it is one line."""
+    if out.file.isatty() and len(line) > out.width:
         inner = " " * (len(line) - len(line.lstrip()) + 4)
         line = textwrap.fill(
-            *(line, out.width),
+            *(WHOLE.sub(KEPT, line), out.width),
             subsequent_indent=inner, break_long_words=False, break_on_hyphens=False,
             drop_whitespace=True, replace_whitespace=False,
         )  # fmt: skip
-    out.print(line, soft_wrap=True)
+    out.print(line.replace(KEPT, " "), soft_wrap=True)
 
 
 def fail(output: Output, what: str, why: str, mend: str, code: int = BAD_INPUT) -> NoReturn:
@@ -196,14 +220,41 @@ def host_target() -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A rich table; columns whose name ends in `>` are aligned right."""
+    """A rich table; columns whose name ends in `>` are figures: aligned right, and never broken."""
     rich_table = Table(
         title=title, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
     for column in columns:
+        figures = column.endswith(">")
         rich_table.add_column(
-            column.rstrip(">"), justify="right" if column.endswith(">") else "left"
-        )
+            column.rstrip(">"), justify="right" if figures else "left", no_wrap=figures,
+            overflow="fold",
+        )  # fmt: skip
     for row in rows:
         rich_table.add_row(*(str(cell) for cell in row))
     return rich_table
+
+
+LEAST_TEXT = 12
+"""Columns that are left to a text beside figures."""
+
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], out: Console
+) -> None:
+    """Prints a table; where its figures do not fit beside each other, each row as a text."""
+    cells = [tuple(map(str, row)) for row in rows]
+    widths = []
+    for name, *column in zip(columns, *cells, strict=True):
+        width = max(map(len, (name.rstrip(">"), *column)))
+        widths.append(width if name.endswith(">") else min(width, LEAST_TEXT))
+    if sum(widths) + 2 * (len(widths) - 1) <= out.width:
+        out.print(table(title, columns, cells))
+        return
+    if title:
+        say(title, out)
+    for row in cells:
+        named = zip(columns, row, strict=True)
+        parts = (f"{name.rstrip('>')} {cell}".strip() for name, cell in named if cell)
+        kept = (part.replace(" ", KEPT) if len(part) < LEAST_TEXT * 2 else part for part in parts)
+        say(f"  {', '.join(kept)}", out)

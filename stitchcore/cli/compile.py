@@ -83,11 +83,11 @@ def command(
         return
     for entry in binaries:
         line = ", ".join(f"{name} {value}" for name, value in entry.items() if value != [])
-        output.console.print(line)
+        common.say(line, output.console)
     for line in _resources(state):
-        output.console.print(line, soft_wrap=True)
+        common.say(line, output.console)
     kernels = sum(len(unit.kernels) for unit in state.units)
-    output.console.print(f"{kernels} kernels for {built_for}; report: {folder}/report.html")
+    common.say(f"{kernels} kernels for {built_for}; report: {folder}/report.html", output.console)
 
 
 def _resources(state: ModuleState) -> list[str]:

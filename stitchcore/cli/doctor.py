@@ -32,7 +32,7 @@ from stitchcore.sandbox import isolate
 from stitchcore.toolchain import c_compiler, nvrtc
 
 SUPPORTED = "{}.{} to {}.{}".format(*plugin.OLDEST, *plugin.NEWEST)
-MARKS = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "absent": "[yellow]-[/yellow]"}
+MARKS = {"ok": "ok", "missing": "missing", "absent": "-"}
 COMPILED = "int64_t answer(void) { return 42; }"
 
 _LOAD_PLUGIN = """
@@ -88,15 +88,15 @@ def command(interpreter: str, as_json: bool) -> None:
 
 
 def _show(findings: list[Finding], works: bool, output: common.Output) -> None:
-    rows = [
-        (MARKS[finding.state], finding.subject, finding.detail.replace("[", "\\["), finding.mend)
-        for finding in findings
-    ]
-    output.console.print(common.table("", ("", "what", "found", "to mend it"), rows))
+    for finding in findings:
+        told = f"{MARKS[finding.state]:<7} {finding.subject}: {finding.detail}"
+        common.say(told, output.console)
+        if finding.mend:
+            common.say(f"        to mend it: {finding.mend}", output.console)
     verdict = (
         "Training jobs can be stitched here." if works else "Jobs cannot be stitched here yet."
     )
-    output.console.print(verdict)
+    common.say(verdict, output.console)
 
 
 def _python(interpreter: str) -> Finding:

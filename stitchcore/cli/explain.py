@@ -179,7 +179,7 @@ def _session(store: Path, session: str, output: common.Output) -> list[Job]:
     found = [folder.parent.parent / "artifacts" / key for key in stored.keys_of(record)]
     jobs_ = [_read(path, output) for path in found if (path / stored.REPORT).exists()]
     if not jobs_:
-        causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs.values() if g.reason}
+        causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs if g.reason}
         causes |= {f"{cause.reason} ({cause.because})" for cause in why_nothing(record)}
         mend = "nothing was built, so there is no report to explain from; see the reasons"
         common.fail(output, f"session {folder.name}", "; ".join(sorted(causes)), mend)
@@ -239,8 +239,8 @@ def _show_left(graphs: Sequence[Job], output: common.Output) -> None:
         ])  # fmt: skip
         return
     for report, rows in left:
-        output.console.print(f"{report.title}, left to TensorFlow:" if rows else
-                             f"{report.title}: nothing was left to TensorFlow")  # fmt: skip
+        what = ", left to TensorFlow:" if rows else ": nothing was left to TensorFlow"
+        common.say(f"{report.title}{what}", output.console)
         for row in rows:
             moved = f", {common.bytes_text(row.bytes)} a step" if row.bytes else ""
             line = f"  {row.count} x {row.reason}{moved}: {row.meaning}"
@@ -248,7 +248,7 @@ def _show_left(graphs: Sequence[Job], output: common.Output) -> None:
             for operation in row.operations:
                 common.say(f"    {operation}", output.console)
             if row.count > len(row.operations) > 0:
-                output.console.print(f"    and {row.count - len(row.operations)} more")
+                common.say(f"    and {row.count - len(row.operations)} more", output.console)
             common.say(f"    what to do: {row.mend}", output.console)
 
 

@@ -68,7 +68,7 @@ def run(
     build = build_options(common.left_out(options, without, output), device, chosen)
     if options.library is not None and (build.library.entries or build.library.ignored):
         said = f"performance library {options.library}: {build.library}"
-        output.console.print(said, soft_wrap=True)
+        common.say(said, output.console)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}
@@ -79,7 +79,7 @@ def run(
             state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
             if state.refused and build.library.entries:
                 said = f"without the library's schedules, for want of a binary: {state.refused[0]}"
-                output.console.print(said, soft_wrap=True)
+                common.say(said, output.console)
                 start = replace(start, options=replace(build, library=NOTHING_KNOWN))
                 state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
         except Refused as refused:

@@ -70,14 +70,12 @@ def command(
     if as_json:
         output.document(document(state))
         return
-    output.console.print(
-        common.table(f"{module} for {device.target}", COLUMNS, _rows(plan, device))
-    )
+    common.show_table(f"{module} for {device.target}", COLUMNS, _rows(plan, device), output.console)
     if plan.tried:
         title = "planners; the least estimate is taken"
-        output.console.print(common.table(title, TRIED, _tried(plan)))
+        common.show_table(title, TRIED, _tried(plan), output.console)
     for line in summary(plan):
-        output.console.print(line)
+        common.say(line, output.console)
 
 
 def document(state: ModuleState) -> dict[str, Any]:

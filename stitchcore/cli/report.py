@@ -60,7 +60,7 @@ def command(
     if as_json:
         output.document({"report": str(out), "title": report.title, "kernels": len(report.kernels)})
         return
-    output.console.print(f"{report.title}: {len(report.kernels)} kernels; page: {out}")
+    common.say(f"{report.title}: {len(report.kernels)} kernels; page: {out}", output.console)
 
 
 def _stored(path: Path, output: common.Output) -> Report:

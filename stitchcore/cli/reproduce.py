@@ -68,8 +68,8 @@ def command(
                 (out / f"{name}.svg").write_text(picture, encoding="utf-8")
         if not as_json:
             rows = [["" if cell is None else cell for cell in row] for row in table.rows]
-            output.console.print(common.table(table.title, table.columns, rows))
+            common.show_table(table.title, table.columns, rows, output.console)
             for note in table.notes:
-                output.console.print(f"  {note}", soft_wrap=True)
+                common.say(f"  {note}", output.console)
     if as_json:
         output.document([asdict(table) for table in made])

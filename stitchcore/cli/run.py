@@ -28,7 +28,7 @@ from stitchcore.artifact.store import Store, open_store
 from stitchcore.cli import common, run_job, run_summary
 from stitchcore.cli.optimize_child import POLL_SECONDS, Failure, Worker, worker_python
 from stitchcore.errors import Reason, Refused
-from stitchcore.inject import crash_breaker
+from stitchcore.inject import client, crash_breaker
 from stitchcore.options import Options
 
 RETRIED = frozenset(
@@ -167,6 +167,9 @@ class _Requests:
             self.waiting.append(digest)
 
 
+LOOK_SECONDS = (1.0, 10.0)
+"""Between looks at the job's processes, while it shows no step: the first time, and in the end."""
+
 SPARE_SECONDS = 60.0
 """A worker that nobody has asked for so long is ended: it holds memory."""
 
@@ -189,6 +192,7 @@ class Run:
         self._command_line = command_line
         self._folder = options.store / "sessions" / session
         self._events = run_job.EventFile(self._folder / "events.jsonl")
+        self._told = client.Events(str(options.store), session, lambda kind, fields: None)
         self._store = open_store(str(options.store))
         self._requests = _Requests([], set())
         self._worker: Worker | None = None
@@ -196,12 +200,15 @@ class Run:
         self._spare_until = 0.0
         self._workers = 0
         self._status: Status | None = None
+        self._children: set[int] = set()  # of which has been told that they are left alone
+        self._next_look, self._look_seconds = time.monotonic(), LOOK_SECONDS[0]
 
     def follow(self, process: Any) -> None:
         """Serve until the job has ended; then, where that was asked for, until nothing is left."""
         try:
             while process.poll() is None:
                 self._step(job_runs=True)
+                self._look_below(process.pid)
                 time.sleep(POLL_SECONDS / 4)
             self._take_events()
             self._poll(job_runs=False)
@@ -240,6 +247,20 @@ class Run:
             self._spare.stop()
             self._spare = None
         return self._poll(job_runs)
+
+    def _look_below(self, job: int) -> None:
+        """Until a step has been seen: tells, as the job's own events do, of processes that have
+        TensorFlow and will tell of nothing."""
+        if self.record.graphs or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + self._look_seconds
+        self._look_seconds = min(2 * self._look_seconds, LOOK_SECONDS[1])
+        with contextlib.suppress(OSError):  # /proc may be closed to us
+            for number, command in run_job.unfollowed(job).items():
+                if number not in self._children:
+                    self._children.add(number)
+                    told = {"reason": Reason.CHILD_PROCESS.value, "detail": f"{number}: {command}"}
+                    self._told.write("refused", digest="", process=number, **told)
 
     def _take_events(self) -> list[run_job.Event]:
         """What the job has told since the last call; its requests wait from then on."""
@@ -292,7 +313,8 @@ class Run:
     def _finish(self, worker: Worker, ended: Failure | bool, job_runs: bool) -> None:
         digest, self._worker = worker.digest, None
         self._quiet()
-        graph = self.record.graphs.setdefault(digest, run_job.Graph(digest))
+        graphs = self.record.of(digest)
+        graph = graphs[0]  # where several processes have it, the first is charged with it
         graph.compile_seconds, graph.processor_seconds = worker.seconds, worker.processor_seconds
         graph.waited = self._wait
         answer = self._store.read_answer(digest) or {}
@@ -301,15 +323,16 @@ class Run:
         elif answer.get("status") not in ("ready", "refused"):
             self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
         elif answer["status"] == "ready":
-            graph.key = str(answer["key"])
+            for known in graphs:
+                known.key = str(answer["key"])
             late = self.record.ended or not job_runs
             self.ready_for_next += late and graph.status != "loading"
 
     def _refuse(self, digest: str, failure: Failure) -> None:
         answer = {"status": "refused", "reason": failure.reason.value, "detail": failure.detail}
         self._store.answer(digest, answer)
-        graph = self.record.graphs.setdefault(digest, run_job.Graph(digest))
-        graph.status, graph.reason, graph.detail = "left", failure.reason.value, failure.detail
+        for graph in self.record.of(digest):
+            graph.status, graph.reason, graph.detail = "left", failure.reason.value, failure.detail
 
     def _show(self, digest: str, job_runs: bool) -> None:
         """A live line while nothing else writes to the terminal: the job waits, or has ended."""

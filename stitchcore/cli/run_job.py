@@ -6,10 +6,12 @@ events into its session's folder; whoever started it follows that file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import stitchcore.inject
 from stitchcore.report.step_parts import Recorded
+from stitchcore.sandbox import isolate
 
 BOOTSTRAP = Path(stitchcore.inject.__file__).resolve().parent / "bootstrap"
 
@@ -77,9 +80,11 @@ def _decoded(line: bytes) -> Event | None:
 
 @dataclass
 class Graph:
-    """What became of one graph of the job, as its events tell. Nanoseconds and ratios."""
+    """What became of one graph of one process of the job, as its events tell. Nanoseconds and
+    ratios."""
 
     digest: str
+    process: int = 0
     step: str = ""  # training | evaluation | inference
     status: str = "seen"  # seen | submitted | loading | ready | stitched | rolled_back | left
     reason: str = ""
@@ -93,6 +98,7 @@ class Graph:
     pairs: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # of the `memory` event; empty: none
     taken_back: dict[str, int] = field(default_factory=dict)  # regions of its artifact, by reason
+    partly: dict[str, str] = field(default_factory=dict)  # why some calls run it as it was; details
     compile_seconds: float = 0.0  # that its worker took in this run, and the processor seconds
     processor_seconds: float = 0.0
     waited: bool = False  # for the worker, by the job
@@ -103,33 +109,33 @@ class Graph:
 
 
 @dataclass
-class Record:
-    """A run so far: its graphs by digest, and refusals that concern no single graph. `ended`: what
-    the job was to do is done; its process may take some seconds more."""
+class Process:
+    """One process of the job: its graphs by digest, and refusals that concern no single graph.
+    `ended`: what it was to do is done; it may take some seconds more. One that did not say that it
+    has TensorFlow has no `tf`."""
 
+    number: int
+    command: str = ""  # its arguments, as far as it has told them
+    rank: str = ""
+    tf: str = ""  # the version that it has imported
+    ended: bool = False
     graphs: dict[str, Graph] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)  # of the last refusal of each reason
-    events: int = 0
-    tf: str = ""  # the version that the job has imported
-    ended: bool = False
 
     def add(self, event: Event) -> None:
         """Take one event in; later ones overrule earlier ones."""
-        self.events += 1
         digest, kind = str(event.get("digest") or ""), event["type"]
         reason = str(event.get("reason") or "")
         if kind == "refused" and reason:
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
             self.details[reason] = str(event.get("detail") or "")
-        if kind == "started":
-            self.tf, self.ended = str(event.get("tf") or ""), False
         if kind == "end":
             self.ended = True
             self._take_medians(event.get("steps"))
         if not digest:
             return
-        graph = self.graphs.setdefault(digest, Graph(digest))
+        graph = self.graphs.setdefault(digest, Graph(digest, self.number))
         graph.step = str(event.get("step") or graph.step)
         status = _STATUS.get(str(kind))
         if status is not None:
@@ -138,6 +144,8 @@ class Record:
             graph.reason, graph.detail = reason, str(event.get("detail") or "")
         if kind == "refused" and event.get("region"):
             graph.taken_back[reason] = graph.taken_back.get(reason, 0) + 1
+        elif kind == "refused":
+            graph.partly[reason] = str(event.get("detail") or "")
         graph.key = str(event.get("key") or graph.key)
         if kind == "memory":
             fields = ("of", "stitched", "untouched", "ratio", "why")
@@ -154,6 +162,58 @@ class Record:
             if graph is not None:
                 told = ((arm, step.get(f"{arm}_ns")) for arm in ARMS)
                 graph.medians_ns |= {arm: float(median) for arm, median in told if median}
+
+
+@dataclass
+class Record:
+    """A run so far: its processes, in the order in which they were first heard of."""
+
+    processes: list[Process] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Take one event in. A number that begins once more is another process."""
+        number = int(event.get("process") or 0)
+        known = [one for one in self.processes if one.number == number][-1:]
+        if not known or (event["type"] == "started" and known[0].tf):
+            self.processes.append(Process(number))
+            known = self.processes[-1:]
+        if event["type"] == "started":
+            known[0].tf = str(event.get("tf") or "")
+            known[0].command = str(event.get("command") or "")
+            known[0].rank = str(event.get("rank") or "")
+        known[0].add(event)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        return [graph for process in self.processes for graph in process.graphs.values()]
+
+    def of(self, digest: str) -> list[Graph]:
+        """What is known of a graph, by each process that has it: at least by one."""
+        found = [graph for graph in self.graphs if graph.digest == digest]
+        if not found:
+            self.add({"type": "asked", "digest": digest})
+            found = self.graphs[-1:]
+        return found
+
+    @property
+    def refusals(self) -> Counter[str]:
+        return sum((Counter(process.refusals) for process in self.processes), Counter())
+
+    @property
+    def details(self) -> dict[str, str]:
+        """Of the last refusal of each reason."""
+        return {why: told for one in self.processes for why, told in one.details.items()}
+
+    @property
+    def tf(self) -> str:
+        """The version that the job has imported."""
+        return next((process.tf for process in self.processes if process.tf), "")
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process that has TensorFlow has anything left to do."""
+        begun = [process for process in self.processes if process.tf]
+        return bool(begun) and all(process.ended for process in begun)
 
 
 ARMS = ("original", "stitched")
@@ -190,3 +250,25 @@ def shell_code(code: int) -> int:
 def start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the job on this process's standard streams. Raises OSError."""
     return subprocess.Popen(list(command), env=dict(env))
+
+
+def unfollowed(job: int) -> dict[int, str]:
+    """Processes below `job` that have TensorFlow and no hook, with their commands: a Python program
+    has started them, and the hook hides from what that starts. What a process with a hook forks has
+    its environment, and is told of by the hook."""
+    found = {}
+    for number in isolate.tree(job):
+        folder = Path("/proc", str(number))
+        with contextlib.suppress(OSError):
+            environment = (folder / "environ").read_bytes()
+            if (
+                str(BOOTSTRAP).encode() in environment
+                or LIBRARY not in (folder / "maps").read_bytes()
+            ):
+                continue
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+            found[number] = command.decode(errors="replace").strip()[:COMMAND]
+    return found
+
+
+LIBRARY, COMMAND = b"libtensorflow", 300

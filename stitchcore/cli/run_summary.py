@@ -19,7 +19,7 @@ from rich.console import Console
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.cli import common, stored
-from stitchcore.cli.run_job import ARMS, Graph, Record
+from stitchcore.cli.run_job import ARMS, Graph, Process, Record
 from stitchcore.errors import Reason
 from stitchcore.inject.contract import MANIFEST
 from stitchcore.inject.speedup import speedup_text
@@ -56,9 +56,9 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Step:
-    """One graph's outcome; `kind` is training, evaluation or inference. Seconds are medians of
-    steps; `speedup` is the time of a whole step before over its time after, with its 95 % interval:
-    None where the job ended before there were enough blocks of both to tell."""
+    """One graph's outcome in one process; `kind` is training, evaluation or inference. Seconds are
+    medians of steps; `speedup` is the time of a whole step before over its time after, with its
+    95 % interval: None where the job ended before there were enough blocks of both to tell."""
 
     digest: str
     kind: str
@@ -84,6 +84,8 @@ class Step:
     key: str = ""  # of its artifact
     parts: tuple[Part, ...] = ()  # where the step's time goes; none where no call was recorded
     speedup_bound: float | None = None  # what stitching could gain of it at most
+    process: int = 0
+    partly: Mapping[str, str] = field(default_factory=dict)  # why some calls run as they were
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,21 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class JobProcess:
+    """A process of the job that has TensorFlow: what its arguments are, and its rank, where a
+    launcher gave it one, and which of the run's steps are its. `nothing` says why it has none."""
+
+    number: int
+    command: str
+    rank: str
+    steps: tuple[int, ...] = ()
+    nothing: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True)
 class Summary:
     """A whole run. `ready` counts artifacts that came too late for this run; `nothing` says why
-    there is no step."""
+    there is no step in any process."""
 
     steps: tuple[Step, ...]
     refusals: Mapping[str, int]
@@ -108,20 +122,37 @@ class Summary:
     ready: int = 0
     session: str = ""
     nothing: tuple[Cause, ...] = ()
+    processes: tuple[JobProcess, ...] = ()
 
 
 def of(record: Record, store: Path) -> Summary:
     """The summary of `record`, with the manifests of the artifacts in `store`."""
-    steps = tuple(_step(graph, store) for graph in record.graphs.values() if graph.status != "seen")
-    return Summary(steps, dict(record.refusals), nothing=() if steps else why_nothing(record))
+    steps: list[Step] = []
+    processes: list[JobProcess] = []
+    for process in record.processes:
+        begin = len(steps)
+        graphs = process.graphs.values()
+        steps += (_step(graph, store) for graph in graphs if graph.status != "seen")
+        own = tuple(range(begin, len(steps)))
+        if process.tf or own:
+            why = () if own else why_nothing(process)
+            told = JobProcess(process.number, process.command, process.rank, own, why)
+            processes.append(told)
+    return Summary(
+        tuple(steps),
+        dict(record.refusals),
+        nothing=() if steps else why_nothing(record),
+        processes=tuple(processes),
+    )
 
 
-def why_nothing(record: Record) -> tuple[Cause, ...]:
-    """Why a run has no step, most graphs first: what was refused, or else what never happened."""
-    known = sorted(record.refusals.items(), key=lambda item: -item[1])
-    absent = Reason.EAGER if record.events else Reason.NOT_IMPORTED
+def why_nothing(told: Record | Process) -> tuple[Cause, ...]:
+    """Why a run, or a process of it, has no step, most graphs first: what was refused, or else what
+    never happened."""
+    known = sorted(told.refusals.items(), key=lambda item: -item[1])
+    absent = Reason.EAGER if told.tf else Reason.NOT_IMPORTED
     return tuple(
-        Cause(reason, count, meaning(reason), mend(reason), record.details.get(reason, ""))
+        Cause(reason, count, meaning(reason), mend(reason), told.details.get(reason, ""))
         for reason, count in known or [(absent.value, 0)]
     )
 
@@ -151,6 +182,8 @@ def _step(graph: Graph, store: Path) -> Step:
         key=graph.key,
         parts=told,
         speedup_bound=bound(told),
+        process=graph.process,
+        partly=graph.partly,
     )
     if manifest is None or folder is None:
         return step
@@ -199,10 +232,12 @@ def _break_even(graph: Graph) -> BreakEven:
     elif graph.beside_steps:
         lost = max(0.0, graph.beside_steps * (graph.beside_ns - graph.baseline_ns) / 1e9)
     cost = BreakEven(graph.compile_seconds, graph.processor_seconds, lost, "unknown")
-    if graph.status in ("left", "rolled_back") or (graph.pairs and graph.ratio >= 1.0):
+    if graph.status in ("left", "rolled_back"):
         return replace(cost, state="never")
-    if graph.interval is None or graph.interval[1] >= 1.0:
+    if graph.interval is None or graph.interval[0] < 1.0 <= graph.interval[1]:
         return cost
+    if graph.ratio >= 1.0:
+        return replace(cost, state="never")
     saved = graph.baseline_ns * (1.0 - graph.ratio) / 1e9
     steps = math.ceil(graph.compile_seconds / saved)
     after = steps * graph.baseline_ns * graph.ratio / 1e9
@@ -239,9 +274,11 @@ def with_pages(summary: Summary, store: Path, command: Sequence[str], tf: str) -
     line = shlex.join(["stitch", "run", "--", *command])
     cores = len(os.sched_getaffinity(0))
     machine = f"{processor()}, {cores} cores, Linux {platform.release()}, TensorFlow {tf}"
-    steps = []
+    steps: list[Step] = []
     for step in summary.steps:
-        page = store / "sessions" / summary.session / f"report-{step.digest[:12]}.html"
+        again = any(step.digest == other.digest for other in steps)
+        name = f"{step.digest[:12]}-{step.process}" if again else step.digest[:12]
+        page = store / "sessions" / summary.session / f"report-{name}.html"
         told = measured(step, line, machine)
         with contextlib.suppress(OSError):
             page.write_text(html(_report(step, store), measured=told), encoding="utf-8")
@@ -279,18 +316,32 @@ def document(summary: Summary) -> dict[str, Any]:
 
 def show(summary: Summary, console: Console) -> None:
     """Print the summary."""
-    for step in summary.steps:
-        for line in _lines(step):
-            common.say(line, console)
+    for line in _of_processes(summary):
+        common.say(line, console)
     for line in _of_nothing(summary.nothing, summary.exit_code):
         common.say(line, console)
     if summary.steps and FEW_CALLS in summary.refusals:
-        left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
-        common.say(f"[stitch] {left} ({FEW_CALLS})", console)
+        count = summary.refusals[FEW_CALLS]
+        left = "1 function was" if count == 1 else f"{count} functions were"
+        common.say(f"[stitch] {left} called too few times, and left alone ({FEW_CALLS})", console)
     if summary.ready:
         common.say(f"[stitch] {NEXT_RUN}", console)
     if summary.nothing or any(step.left or step.reason for step in summary.steps):
         common.say(f"[stitch] what a code means: stitch explain CODE, or {PAGE}", console)
+
+
+def _of_processes(summary: Summary) -> list[str]:
+    """Lines of all steps, under those of their processes where there are several."""
+    if len(summary.processes) < 2 or not summary.steps:
+        return [line for step in summary.steps for line in _lines(step)]
+    lines = []
+    for process in summary.processes:
+        rank = f" (rank {process.rank})" if process.rank else ""
+        name = f"[stitch] process {process.number}{rank}: {process.command}"
+        lines.append(name + (": no step" if process.nothing else ""))
+        lines += [f"  {one.reason}: {one.because}; {one.mend}" for one in process.nothing]
+        lines += [line for one in process.steps for line in _lines(summary.steps[one])]
+    return lines
 
 
 def _of_nothing(causes: Sequence[Cause], exit_code: int) -> list[str]:
@@ -312,6 +363,8 @@ def _lines(step: Step) -> list[str]:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)
         kernels = f"kernels {step.kernels_before:,} → {step.kernels_after:,}"
         lines.append(f"  {kernels}, bytes saved per step {saved}")
+    if not step.reason:
+        lines += [f"  in part as it was: {why} ({told})" for why, told in step.partly.items()]
     if step.memory.get("untouched"):
         untouched, stitched = (float(step.memory[name]) for name in ("untouched", "stitched"))
         both = f"{common.bytes_text(untouched)} → {common.bytes_text(stitched)}"

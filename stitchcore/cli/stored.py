@@ -63,7 +63,7 @@ def record_of(session: Path) -> Record:
 
 def keys_of(record: Record) -> list[str]:
     """The artifacts that a session used, in its graphs' order."""
-    return list(dict.fromkeys(graph.key for graph in record.graphs.values() if graph.key))
+    return list(dict.fromkeys(graph.key for graph in record.graphs if graph.key))
 
 
 def digest(store: Path, name: str) -> str:

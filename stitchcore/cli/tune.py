@@ -153,7 +153,7 @@ def _show(
              winner.ratio)
         )  # fmt: skip
     if rows:
-        output.console.print(common.table("cut elsewhere", CUTS, rows))
+        common.show_table("cut elsewhere", CUTS, rows, output.console)
     rows = []
     for key, searched in otherwise.items():
         first, winner = searched.trials[0], searched.trials[searched.kept]
@@ -162,21 +162,25 @@ def _show(
              searched.schedules[searched.kept], common.seconds_text(winner.seconds), winner.ratio)
         )  # fmt: skip
     if rows:
-        output.console.print(common.table("scheduled otherwise", SCHEDULES, rows))
+        common.show_table("scheduled otherwise", SCHEDULES, rows, output.console)
     for wrong in tuned.wrong:
-        output.console.print(f"what is quicker, but not right, was not taken: {wrong}")
+        common.say(f"what is quicker, but not right, was not taken: {wrong}", output.console)
     if device.kind == "cpu":
-        output.console.print(
+        common.say(
             f"{len(overruled)} of {len(tuned.choices)} distinct kernels overruled: "
             f"{common.seconds_text(before)} -> {common.seconds_text(after)}, each run once"
-            + (f"; the plan is {file}" if file else "; --out FOLDER keeps the plan")
+            + (f"; the plan is {file}" if file else "; --out FOLDER keeps the plan"),
+            output.console,
         )
     if found:
         several = sum(searched.distinct > 1 for searched in found.values())
         estimated = any(searched.decided == ESTIMATED for searched in found.values())
-        output.console.print(
+        common.say(
             f"{len(otherwise)} of {several} kernels with a choice scheduled otherwise: "
             f"{common.seconds_text(own)} -> {common.seconds_text(chosen)}"
             + ", by estimate: there is no such device here" * estimated
-            + (f"; the library is {folder}" if folder else "; --library FOLDER keeps the schedules")
+            + (
+                f"; the library is {folder}" if folder else "; --library FOLDER keeps the schedules"
+            ),
+            output.console,
         )

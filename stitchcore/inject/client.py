@@ -247,7 +247,8 @@ class Events:
     """Appends JSON lines to `sessions/<session>/events.jsonl`. A failure to write is not ours.
 
     A file of EVENTS_BYTES takes only the last event, `end`: a job may run for months.
-    `also` is told of each event: (type, fields). It must neither wait nor raise.
+    `also` is told of each event: (type, fields). It must neither wait nor raise. An event is of
+    this `process`, where it does not name another: those of one session share the file.
     """
 
     def __init__(
@@ -261,7 +262,8 @@ class Events:
 
     def write(self, kind: str, **fields: Any) -> None:
         self._also(kind, fields)
-        line = json.dumps({"time": time.time(), "type": kind, **fields}) + "\n"
+        told = {"time": time.time(), "type": kind, "process": os.getpid(), **fields}
+        line = json.dumps(told) + "\n"
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

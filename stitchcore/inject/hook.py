@@ -41,6 +41,8 @@ from .program import FEW_CALLS, ORIGINAL, STITCHED, Instance, Program, Submissio
 
 POLL_SECONDS = 0.1
 SAVINGS_SECONDS = 15.0
+COMMAND = 300  # characters of the process's own arguments that are told
+ANEW = "TensorFlow builds its graph anew with every call"
 QUIET = frozenset(
     (
         reasons.REGION_TOO_SMALL,
@@ -76,7 +78,7 @@ class Hook:
         self.followed = self._recorder.followed
         self._said: List[str] = []
         self._noted: set[Any] = set()
-        self._process = os.getpid()
+        self._process = self._told = os.getpid()
         self._follower = step_monitor.StepMonitor(config, native, self._events, self._say)
         self._swapper = swap_start.Swapper(
             config, native, self._events, self._disable, self._source.begun
@@ -98,7 +100,9 @@ class Hook:
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         self._source.start()
-        self._events.write("started", tf=self._tf)
+        command = " ".join(map(str, getattr(sys, "argv", ())))
+        told = {"command": command[:COMMAND], "rank": self._config.rank}
+        self._events.write("started", tf=self._tf, **told)
         atexit.register(self._end)
 
     def choose(self, caller: Hashable) -> Tuple[int, Hashable]:
@@ -187,7 +191,10 @@ class Hook:
 
     def on_graph(self, data: bytes, item: int) -> Optional[bytes]:
         """Called by Grappler in any thread; never raises."""
-        if os.getpid() != self._process or self._ended or self._unwatched:
+        if os.getpid() != self._process:
+            self._tell_of_fork(data)
+            return None
+        if self._ended or self._unwatched:
             return None
         begin, again, self._caller.shown = time.monotonic(), self._again(len(data)), None
         if again in self._dear:
@@ -201,6 +208,23 @@ class Hook:
             if again is not None:
                 self._looked(again, begin, time.monotonic())
         return None
+
+    def _tell_of_fork(self, data: bytes) -> None:
+        """Once, that a step is called in a process that this one has forked: it has no watcher, and
+        is left alone. Only to a file: what tells a gateway holds locks of a thread that is not
+        here. Never raises."""
+        if self._told == os.getpid() or self._config.gateway is not None:
+            return
+        try:
+            from tensorflow.core.framework import graph_pb2
+
+            if graphs.why_left(graph_pb2.GraphDef.FromString(data)) is None:
+                self._told = os.getpid()
+                detail = f"process {self._told}, which process {self._process} has forked"
+                told = {"reason": reasons.CHILD_PROCESS, "detail": detail}
+                self._events.write("refused", digest="", **told)
+        except Exception:
+            self._told = os.getpid()  # nobody is here to hear of it
 
     def _again(self, size: int) -> Optional[Hashable]:
         """By what a graph is known that may have been shown before: the caller that has had its
@@ -223,17 +247,24 @@ class Hook:
         """Where looking at a graph each time has cost more than it may, it stays as it was; never
         raises."""
         try:
-            if not self._rebuilds.setdefault(again, rebuilds.Rebuilds()).took(begin, end):
+            seen = self._rebuilds.setdefault(again, rebuilds.Rebuilds())
+            instance, shown = self._instances.get(again), self._caller.shown
+            own = instance.program if instance is not None else None
+            for program in filter(None, (shown, own)):
+                seen.programs[program.digest] = program
+            if not seen.took(begin, end):
                 return
             self._dear.add(again)
-            detail = "TensorFlow builds its graph anew with every call"
-            instance = self._instances.get(again)
-            program = self._caller.shown if instance is None else instance.program
-            others = list(self._instances.values()) if instance is None else []
-            if program is None or any(other.runs(program) for other in others):
-                self._refuse("", reasons.UNMEASURED, detail)
-            else:
-                self._disable(program, reasons.UNMEASURED, detail)
+            if not seen.programs:
+                self._refuse("", reasons.UNMEASURED, ANEW)
+            for program in seen.programs.values():
+                if program is not own and any(
+                    one.runs(program) for one in list(self._instances.values())
+                ):  # what Python calls keeps the graph that it was given
+                    detail = f"{ANEW} of another graph: it runs as it was there"
+                    self._refuse(program.digest, reasons.UNMEASURED, detail)
+                else:
+                    self._disable(program, reasons.UNMEASURED, ANEW)
         except Exception as error:
             self._failed_itself(error)
 

@@ -7,8 +7,8 @@ it each time. Where that is more than a small share of the job's time, it is lef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional
 
 OFTEN = 8
 """Times that a graph is shown before anything is concluded: a swap builds some, too."""
@@ -22,11 +22,13 @@ LEAST_SECONDS = 0.1
 
 @dataclass
 class Rebuilds:
-    """Of one caller, or of graphs that none calls. Times are a monotonic clock's, in seconds."""
+    """Of one caller, or of graphs that none calls. Times are a monotonic clock's, in seconds;
+    `programs`, by digest, are all whose graphs were shown under this name."""
 
     since: Optional[float] = None
     times: int = 0
     seconds: float = 0.0
+    programs: Dict[str, Any] = field(default_factory=dict)
 
     def took(self, begin: float, end: float) -> bool:
         """Another graph was looked at; whether there it must end."""

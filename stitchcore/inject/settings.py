@@ -21,6 +21,7 @@
 | STITCH_ALLOW_UNMEASURED | 1: a step that cannot be swapped later may be swapped unmeasured, and |
 |   | an artifact for a GPU that no worker has proved may be tried (program.admit) |
 
+TF_CONFIG, and a rank that another launcher sets (RANKS), tell the process's place in its job.
 Without STITCH_GATEWAY and without STITCH_STORE nothing happens. With a gateway the cache folder is
 /stitchcore/cache where that exists, else `stitchcore/job` in the user's cache folder.
 """
@@ -44,6 +45,8 @@ CACHE_LIMIT = 2**30
 PUBLIC_KEYS = 2  # the present one, and the one before or after it
 BASELINE_STEPS = 50
 LOWEST_GUARD, HIGHEST_GUARD = 0.5, 1.2
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+"""Where launchers write a process's number among those of its job."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Settings:
     allow_unmeasured: bool = False
     reports: bool = True
     group: Optional[group.Place] = None
+    rank: str = ""  # among the job's processes, as whatever started them says: told, not acted on
 
     @property
     def measured(self) -> bool:
@@ -140,6 +144,19 @@ def _reports(environment: Mapping[str, str]) -> bool:
         return True  # not ours to judge: TensorFlow says what is wrong with it
 
 
+def _rank(environment: Mapping[str, str]) -> str:
+    """As TF_CONFIG names the process, say "worker 1"; else the number that a launcher gave it; ""
+    where there is none."""
+    try:
+        task = json.loads(environment.get("TF_CONFIG") or "{}").get("task") or {}
+        if task:
+            return f"{task.get('type', 'worker')} {int(task.get('index', 0))}"[:64]
+    except (ValueError, TypeError, AttributeError):
+        return ""
+    told = (environment.get(name, "") for name in RANKS)
+    return next((rank for rank in told if rank.isdigit()), "")
+
+
 def read(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables. Raises Refused(HOOK_ERROR) naming a bad one."""
     mode = environment.get("STITCH_MODE") or "optimize"
@@ -167,6 +184,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         allow_unmeasured=_flag(environment, "STITCH_ALLOW_UNMEASURED"),
         reports=_reports(environment),
         group=group.place_of(environment.get("TF_CONFIG") or ""),
+        rank=_rank(environment),
     )
 
 

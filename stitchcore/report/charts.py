@@ -44,7 +44,8 @@ def stacked(rows: Sequence[Sequence[float]], label: str) -> Markup:
                     width=f"{width:.3f}", height=10)
             )  # fmt: skip
             x += width
-    return tag("svg", *drawn, class_="stacked", viewBox=f"0 0 100 {max(1, len(rows)) * 13 - 3}",
+    kind = "stacked" if len(rows) > 1 else "stacked one"
+    return tag("svg", *drawn, class_=kind, viewBox=f"0 0 100 {max(1, len(rows)) * 13 - 3}",
                preserveAspectRatio="none", role="img", aria_label=label)  # fmt: skip
 
 

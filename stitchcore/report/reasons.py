@@ -59,6 +59,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.NO_TENSORFLOW: "there is no TensorFlow",
     Reason.NOT_IMPORTED: "what was started has not imported TensorFlow",
     Reason.EAGER: "TensorFlow ran operations one by one: no graph of a step was ever called",
+    Reason.CHILD_PROCESS: "TensorFlow runs in a child process that a Python program started",
     Reason.UNSUPPORTED_VERSION: "this TensorFlow version is not supported",
     Reason.HOOK_ERROR: "something unexpected happened in the job's hook",
     Reason.NO_WORKER_FOR_TARGET: "no worker serves this processor or GPU and TensorFlow version",
@@ -72,7 +73,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.GATEWAY_ERROR: "the gateway answered with what its contract does not know",
     Reason.REVOKED: "the artifact was taken back",
     Reason.CACHE_FULL: "the artifact does not fit into the job's cache (STITCH_CACHE_LIMIT)",
-    Reason.UNMEASURED: "too few blocks of steps were timed to claim anything",
+    Reason.UNMEASURED: "its steps were timed too seldom, or cannot be timed, to claim anything",
     Reason.STRUCTURE: "the graph with it is one that TensorFlow would not run as it ran before",
     Reason.IMPLAUSIBLE: "the gateway does not believe the report, and did not count it",
 }
@@ -139,8 +140,12 @@ MENDS: Mapping[Reason, str] = {
     Reason.XLA_NOT_LIFTED: "leave out jit_compile=True (TF_XLA_FLAGS) to have the step stitched",
     Reason.NO_TENSORFLOW: "pip install 'stitchcore[tensorflow]' in the environment of the job",
     Reason.NOT_IMPORTED: (
-        "put the command that trains itself after `--`: `stitch run -- python train.py`. "
-        "A child process that a Python program starts is not followed"
+        "put the command that trains itself after `--`: `stitch run -- python train.py`"
+    ),
+    Reason.CHILD_PROCESS: (
+        "start what trains from a shell, not from Python: `stitch run -- python train.py`, or of "
+        "several `stitch run -- sh -c 'python a.py & python b.py; wait'`; in a launcher put "
+        "`stitch run --` before the command that it starts"
     ),
     Reason.EAGER: "put @tf.function on the training step; in Keras leave out run_eagerly=True",
     Reason.UNSUPPORTED_VERSION: (
@@ -159,7 +164,8 @@ MENDS: Mapping[Reason, str] = {
     Reason.REVOKED: "nothing: who revoked it says why",
     Reason.CACHE_FULL: "raise STITCH_CACHE_LIMIT, or empty the job's cache",
     Reason.UNMEASURED: (
-        "let it run for more steps; STITCH_ALLOW_UNMEASURED=1 where nobody can measure"
+        "let it run for more steps; call a step that tf.data calls from Python, batch by batch; "
+        "STITCH_ALLOW_UNMEASURED=1 where nobody can measure"
     ),
     Reason.STRUCTURE: "report it with the detail; the rest of the step is stitched",
     Reason.IMPLAUSIBLE: "nothing: the job goes on, and what it reported is not counted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 
 from stitchcore.inject.speedup import speedup_text
 from stitchcore.report import charts
@@ -225,14 +226,12 @@ def operations(page: Page) -> Markup:
 def kernels(page: Page) -> Markup:
     """One row a launch."""
     most = max((k.bytes_before for k in page.kernels), default=0)
-    heads: Sequence[str] = (
+    heads = (
         *("#", "kernel", "instructions>", "phases>", "values", "bytes before, after>", ""),
         *("predicted>", "measured>", "on the device"),
     )
     order = sorted(range(len(page.kernels)), key=lambda k: (-page.kernels[k].bytes_saved, k))
-    rows: list[Sequence[str]] = [_kernel(page, position, most) for position in order]
-    if not any(row[-1] for row in rows):
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    rows = [_kernel(page, position, most) for position in order]
     note = (
         "What saves most bytes comes first. "
         "Predicted and measured are of one call. Values: in registers (local), shared by the lanes "
@@ -255,7 +254,7 @@ def _kernel(page: Page, position: int, most: int) -> Sequence[str]:
         join((tag("span", page.contents[position]), " ", tag("code", kernel.name, class_="muted"))),
         f"{kernel.operations:,}",
         str(kernel.phases or NONE),
-        _schemes(kernel),
+        tag("span", _schemes(kernel), class_="values") if kernel.schemes else "",
         moved if has_bytes else saved,
         drawn,
         _nanoseconds(kernel.estimate_ns),
@@ -343,23 +342,22 @@ def reasons(page: Page) -> Markup:
     """What was left as it was, by reason, the most bytes first."""
     rows = [
         (
-            tag("code", row.reason),
             join(
                 (
-                    row.meaning or "a reason that this version does not know",
-                    tag("br"),
-                    tag("span", row.mend, class_="muted"),
+                    tag("code", row.reason),
+                    tag("div", row.meaning or "a reason that this version does not know"),
+                    tag("div", row.mend, class_="muted"),
+                    tag("div", "most: ", ", ".join(row.operations)) if row.operations else "",
                 )
             ),
             f"{row.count:,}",
             bytes_text(row.bytes) if row.bytes else NONE,
-            ", ".join(row.operations),
         )
         for row in page.reasons
     ]
     if not rows:
         return section("reasons", LEFT, tag("p", "Nothing was left as it was."))
-    heads = ("why", "because, and what to do", "operations>", "bytes they move>", "most of them")
+    heads = ("why, what to do, and most of them", "operations>", "bytes they move>")
     return section("reasons", LEFT, table(heads, rows))
 
 
@@ -367,9 +365,9 @@ def regions(page: Page) -> Markup:
     """What was cut out of a job's graph, and what its proof said."""
     if not page.report.regions:
         return Markup("")
-    heads = ("region", "state", "operations>", "kernels>", "bytes before, after>",
-             "predicted>", "TensorFlow>", "stitched>", "XLA>", "speed-up of it, 95 %>",
-             "proof")  # fmt: skip
+    heads = ("region", "operations>", "kernels>", "bytes before, after>",
+             "predicted>", "TensorFlow>", "stitched>", "XLA>",
+             "speed-up of it, 95 %>")  # fmt: skip
     order = sorted(page.report.regions, key=lambda region: region.bytes_after - region.bytes_before)
     rows = [_region(region) for region in order]
     return section("regions", "Regions", table(heads, rows, tall=True))
@@ -381,19 +379,28 @@ def _region(region: ReportRegion) -> Sequence[str]:
         return seconds_text(seconds) if seconds else NONE
 
     ratio = interval(region.proof.get("ratio"))
-    shown = {"passed", "worst_error", "framework_error", "note"}
-    proof = [f"{key} {value}" for key, value in region.proof.items() if key in shown]
     return (
-        region.name,
-        "stitched" if region.stitched else "left",
+        join((tag("div", region.name), tag("div", _proof(region), class_="muted"))),
         f"{region.operations:,}",
         f"{region.kernels:,}",
         f"{bytes_text(region.bytes_before)} → {bytes_text(region.bytes_after)}",
         seconds_text(number(region.seconds_after) or 0.0) if region.seconds_after else NONE,
         *(took(who) for who in ("framework", "stitched", "xla")),
         _speedup(ratio) if ratio else NONE,
-        ", ".join(proof),
     )
+
+
+def _proof(region: ReportRegion) -> str:
+    """What became of it, and what its proof found."""
+    names = {"worst_error": "worst error", "framework_error": "TensorFlow's"}
+    errors = {name: number(region.proof.get(key)) for key, name in names.items()}
+    parts = [
+        "stitched" if region.stitched else "left",
+        "" if region.proof.get("passed", True) else "not passed",
+        *(f"{name} {error:.2g}" for name, error in errors.items() if error is not None),
+        str(region.proof.get("note") or ""),
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _speedup(ratio: Interval) -> str:
@@ -453,7 +460,11 @@ def section(name: str, title: str, *children: str) -> Markup:
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], identity: str = "", tall: bool = False
 ) -> Markup:
-    """A table that scrolls within itself; heads that end in ">" are of numbers."""
+    """A table that scrolls within itself; heads that end in ">" are of numbers. A column in which
+    no row says anything is left out."""
+    rows = list(rows)
+    said = [not rows or any(row[n] not in ("", NONE) for row in rows) for n in range(len(heads))]
+    heads, rows = list(compress(heads, said)), [list(compress(row, said)) for row in rows]
     aligned = [NUMBER if head.endswith(">") else None for head in heads]
     top = tag("tr", *(
         tag("th", head.rstrip(">"), scope="col", class_=kind)

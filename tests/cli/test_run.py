@@ -5,9 +5,11 @@ Jobs here import no TensorFlow; tests/jobs runs real training scripts through th
 
 from __future__ import annotations
 
+import _ctypes
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +63,34 @@ def test_the_exit_code_and_the_output_are_the_jobs(env: dict[str, str]) -> None:
 def test_a_job_that_a_signal_ends(env: dict[str, str]) -> None:
     done = stitch_run(env, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert done.returncode == 128 + signal.SIGSEGV
+
+
+LAUNCHER = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, "-c", sys.argv[1]]))
+"""
+CHILD = """
+import ctypes, os, sys, time
+ctypes.CDLL({library!r})
+told = os.path.join(os.environ["STITCH_STORE"], "sessions", os.environ["STITCH_SESSION"])
+for _ in range(1000):
+    if os.path.exists(os.path.join(told, "events.jsonl")): sys.exit()
+    time.sleep(0.05)
+sys.exit(9)
+"""
+
+
+def test_what_a_python_program_starts_is_told_of(env: dict[str, str], tmp_path: Path) -> None:
+    """The hook hides from it, and it has TensorFlow: any library will do for that here."""
+    library = shutil.copy(_ctypes.__file__, tmp_path / "libtensorflow.so")
+    command = [sys.executable, "-m", "stitchcore.cli", "run", "--json", "--", sys.executable]
+    child = CHILD.format(library=str(library))
+    done = subprocess.run(
+        [*command, "-c", LAUNCHER, child], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    [cause] = json.loads(done.stdout.splitlines()[-1])["nothing"]
+    assert cause["reason"] == "child_process" and sys.executable in cause["detail"]
 
 
 def test_the_json_summary_is_the_last_line(env: dict[str, str]) -> None:
@@ -178,7 +208,7 @@ def test_when_a_compilation_is_won_back(
     record = run_job.Record()
     record.add({"type": "swap_begin", "digest": "d", "key": "k"})
     record.add({"type": "savings", "digest": "d", "steps": 99, **figures})
-    graph = record.graphs["d"]
+    [graph] = record.of("d")
     graph.compile_seconds, graph.processor_seconds, graph.waited = 6.0, 9.0, waited
     found = run_summary.of(record, Path("/nowhere"))
     cost = found.steps[0].break_even
@@ -275,6 +305,78 @@ def test_parts_of_a_step_that_was_never_compared() -> None:
     assert parted().steps[0].parts == (), "no step was timed"
 
 
+def test_a_step_is_of_its_process() -> None:
+    """Replicas have one graph, and a figure each."""
+    record = run_job.Record()
+    for number, stitched in ((7, 5e6), (8, 8e6)):
+        record.add({"type": "started", "process": number, "tf": "2.21.0", "command": "train.py"})
+        record.add({"type": "swap_begin", "process": number, "digest": "d", "key": "k"})
+        figures = {**WON, "stitched_ns": stitched, "ratio": stitched / 10e6}
+        record.add({"type": "savings", "process": number, "digest": "d", "steps": 9, **figures})
+    found = run_summary.of(record, Path("/nowhere"))
+    assert [(step.process, step.seconds_after) for step in found.steps] == [(7, 5e-3), (8, 8e-3)]
+    lines = shown(found).splitlines()
+    assert [line for line in lines if "process" in line] == [
+        " process 7: train.py", " process 8: train.py"
+    ]  # fmt: skip
+    assert "10 ms → 5 ms" in lines[1] and any("10 ms → 8 ms" in line for line in lines[3:])
+
+
+def test_a_number_that_begins_once_more_is_another_process() -> None:
+    """And each has the rank that it was given."""
+    record = run_job.Record()
+    for number, rank in ((7, ""), (8, "worker 1"), (7, "1")):
+        told = {"tf": "2.21.0", "command": "train.py", "rank": rank}
+        record.add({"type": "started", "process": number, **told})
+        record.add({"type": "swap_begin", "process": number, "digest": "d", "key": "k"})
+    found = run_summary.of(record, Path("/nowhere"))
+    assert [one.rank for one in found.processes] == ["", "worker 1", "1"]
+    assert [one.steps for one in found.processes] == [(0,), (1,), (2,)]
+    text = shown(found)
+    assert " process 8 (rank worker 1): train.py\n" in text and text.count("step d") == 3
+
+
+def test_a_process_without_a_step_says_why() -> None:
+    """Where another has one; a process that has no TensorFlow is none of them."""
+    record = run_job.Record()
+    for number in (7, 8):
+        record.add({"type": "started", "process": number, "tf": "2.21.0", "command": "train.py"})
+    record.add({"type": "swap_begin", "process": 8, "digest": "d", "key": "k"})
+    record.add({"type": "refused", "process": 9, "digest": "", "reason": "child_process"})
+    found = run_summary.of(record, Path("/nowhere"))
+    text = shown(found)
+    assert [one.number for one in found.processes] == [7, 8] and not found.nothing
+    assert "process 7: train.py: no step\n  eager: " in text and "process 8: train.py\n" in text
+
+
+def test_the_job_has_ended_when_all_its_processes_have() -> None:
+    record = run_job.Record()
+    for number in (7, 8):
+        record.add({"type": "started", "process": number, "tf": "2.21.0"})
+    assert not record.ended
+    for number, ended in ((7, False), (8, True)):
+        record.add({**END, "process": number})
+        assert record.ended == ended
+
+
+def test_what_runs_in_part_as_it_was_says_so() -> None:
+    """As where tf.data builds a step anew that Python calls as well."""
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    told = {"reason": "unmeasured", "detail": "TensorFlow builds its graph anew"}
+    record.add({"type": "refused", "digest": "d", **told})
+    found = run_summary.of(record, Path("/nowhere"))
+    assert "  in part as it was: unmeasured (TensorFlow builds its graph anew)\n" in shown(found)
+    record.add({"type": "disabled", "digest": "d", "key": "k", **told})
+    text = shown(run_summary.of(record, Path("/nowhere")))
+    assert "runs as it was, unmeasured" in text and "in part" not in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_on_a_terminal_lines_end_between_words(width: int) -> None:
     """And what follows stands further in; a path stays whole, and a log has one line of each."""
@@ -282,7 +384,7 @@ def test_on_a_terminal_lines_end_between_words(width: int) -> None:
     path = "/" + "long/" * 40 + "report.html"
     step = replace(parted().steps[0], left=(row,), report=path, detail="why " * 30, reason="memory")
     summary = run_summary.Summary((step,), {})
-    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    console = Console(record=True, file=Terminal(), width=width)
     run_summary.show(summary, console)
     lines = console.export_text().splitlines()
     assert max(len(line) for line in lines if path not in line) <= width
@@ -300,14 +402,15 @@ def shown(summary: run_summary.Summary) -> str:
     return console.export_text()
 
 
+STARTED = {"type": "started", "tf": "2.21.0"}
 END = {"type": "end", "counters": {}, "steps": []}
 
 
 @pytest.mark.parametrize(
     ("events", "reason", "told"),
     [
-        ((), "not_imported", "child process"),
-        ((END,), "eager", "@tf.function"),
+        ((), "not_imported", "`stitch run -- python train.py`"),
+        ((STARTED, END), "eager", "@tf.function"),
         (({"reason": "few_calls", "digest": "d", "detail": "inference, called 2 times"}, END),
          "few_calls", "(inference, called 2 times)"),
         (({"reason": "unsupported_version", "detail": "TensorFlow 2.12"},),

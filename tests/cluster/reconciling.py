@@ -323,6 +323,14 @@ class Played:
         ordered = sorted(ours, key=lambda one: one.metadata.creation_timestamp)
         return [one.reason for one in ordered]
 
+    def described(self) -> list[str]:
+        """The same of its StitchedJob, asked for as `kubectl describe` asks."""
+        metadata = (self.stitched() or {})["metadata"]
+        about = {"kind": "StitchedJob", "name": metadata["name"], "uid": metadata["uid"]}
+        selector = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
+        found = self.place.core.list_namespaced_event(self.namespace, field_selector=selector)
+        return [one.reason for one in found.items]
+
     def set(self, pod: Any, status: Object) -> None:
         """What a kubelet would say of a pod."""
         core = self.place.core

@@ -102,6 +102,7 @@ def test_a_job_from_its_creation_to_its_savings(
     assert status["cpuCoreSecondsSaved"] == 2.0 and status["replicas"]["summary"] == "1/1"
     assert [one["graph"] for one in status["graphs"]] == [digest]
     assert sorted(played.events()) == ["Compiling", "Injected", "Optimized", "Swapped"]
+    assert sorted(played.described()) == ["Compiling", "Injected", "Optimized", "Swapped"]
     assert tenant_of(namespace) not in str(played.stitched())
     client.BatchV1Api(place.api).delete_namespaced_job(
         "train", namespace, propagation_policy="Background"
@@ -149,7 +150,7 @@ def test_killed_anywhere_it_tells_everything_once(
         becomes(played, "Observing")
         wait_for(lambda: played.status()["replicas"]["injected"] == 2, 20, "both")
         time.sleep(2)
-        assert played.events() == ["Injected"]
+        assert played.events() == played.described() == ["Injected"]
         assert second.metric('stitch_events_total{type="Injected"}') == 0
     after = played.status()["conditions"]
     assert [one for one in before if one not in after] == []

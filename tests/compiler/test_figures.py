@@ -13,7 +13,7 @@ from rich.console import Console
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
 from stitchcore.cli import run_summary
-from stitchcore.cli.run_job import Graph, Record
+from stitchcore.cli.run_job import Record
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.optimize import pipeline
@@ -78,7 +78,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         )  # fmt: skip
     assert isinstance(key, str), key
     made = options.store / "artifacts" / key
-    record = Record({DIGEST: Graph(DIGEST, status="stitched", key=key)})
+    record = Record()
+    record.add({"type": "swap_begin", "digest": DIGEST, "key": key})
     whole = run_summary.of(record, options.store)
     out = io.StringIO()
     run_summary.show(whole, Console(file=out, width=400))

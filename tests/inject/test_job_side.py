@@ -368,3 +368,21 @@ def test_a_step_is_built_anew_when_it_is_the_originals_turn(first: int) -> None:
     assert one.has_begun()
     one.renew, one.can_alternate = True, False
     assert one.mark() == 3  # which never runs its original
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, ""),
+        ({"RANK": "3"}, "3"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "SLURM_PROCID": "9"}, "0"),
+        ({"RANK": "a secret"}, ""),
+        ({"TF_CONFIG": '{"task": {"type": "worker", "index": 1}}', "RANK": "7"}, "worker 1"),
+        ({"TF_CONFIG": '{"task": []}', "RANK": "7"}, "7"),
+        ({"TF_CONFIG": "no JSON"}, ""),
+    ],
+)
+def test_the_rank_that_whatever_started_a_process_gave_it(
+    environment: dict[str, str], rank: str
+) -> None:
+    assert settings.read({"STITCH_STORE": "/nowhere", **environment}).rank == rank

@@ -29,7 +29,7 @@ class Browser:
     def open(
         self, url: str, width: int = 1280, height: int = 900, dark: bool = False, still: bool = True
     ) -> None:
-        """Open `url` anew and wait until its graph is drawn; nothing of before is in the logs."""
+        """Open `url` anew and wait until its graph, if any, is drawn; the logs are empty."""
         self.resize(width, height)
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
@@ -40,7 +40,7 @@ class Browser:
         self.logged()
         self.requested()
         self.driver.get(url)
-        self.wait("document.querySelector('canvas').dataset.frames > 0")
+        self.wait("[...document.querySelectorAll('canvas')].every(one => one.dataset.frames > 0)")
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

@@ -18,7 +18,7 @@ import pytest
 
 from stitch_operator.gateway import pages
 from stitchcore.report import render
-from stitchcore.report.schema import Report, ReportKernel, ReportNode
+from stitchcore.report.schema import Report, ReportKernel, ReportNode, ReportRegion
 from tests.report import samples
 from tests.report.browser import Browser, chromium
 
@@ -372,6 +372,36 @@ def test_narrow_it_does_not_scroll_sideways(browser: Browser, folder: Path, name
     for kind in ("#stage", "#panel", "section", ".headline", "#search"):
         right = browser.ask(f"document.querySelector('{kind}').getBoundingClientRect().right")
         assert right <= 360
+
+
+def test_a_jobs_tables_fit_a_window_of_1280(browser: Browser, tmp_path: Path) -> None:
+    """Of real names; and what was left is read without scrolling in a narrow one, too."""
+    nodes = tuple(
+        ReportNode(f"StatefulPartitionedCall/model_1/attention_{n}/dense_{n}/MatMul", "MatMul",
+                   reason="library_call", bytes=2**20)
+        for n in range(5)
+    )  # fmt: skip
+    proof = {
+        "passed": True,
+        "worst_error": 1.219192168888661e-07,
+        "framework_error": 5e-08,
+        "ratio": [0.1, 0.28, 0.7],
+        "seconds": {"framework": 3.29e-3, "stitched": 921e-6},
+    }
+    region = ReportRegion("r005_StatelessRandomUniformV2", "r", 24, True, kernels=1,
+                          bytes_before=491 * 2**20, bytes_after=2**22, seconds_after=696e-6,
+                          proof=proof)  # fmt: skip
+    page = tmp_path / "job.html"
+    page.write_text(render.html(Report("graph 0123", "cpu", nodes, regions=(region,))))
+    beyond = (
+        "['reasons', 'regions'].map(id => document.querySelector(`#${id} .scroll`))"
+        ".map(one => one.scrollWidth - one.clientWidth)"
+    )
+    browser.open(page.as_uri(), width=1280)
+    assert browser.ask(beyond) == [0, 0]
+    assert browser.ask("document.querySelector('#regions').innerText").count("XLA") == 0
+    browser.open(page.as_uri(), width=640)
+    assert browser.ask(beyond)[0] == 0
 
 
 def test_paper_has_no_controls(browser: Browser, folder: Path) -> None:

@@ -26,7 +26,7 @@ from stitch_operator.figures import (
     plot,
     query,
 )
-from stitchcore.cli.common import Output, fail, table
+from stitchcore.cli.common import Output, fail, show_table
 
 PAGE = "http://127.0.0.1:9464/metrics"
 SECONDS = 10.0
@@ -115,7 +115,7 @@ def _show(console: Console, found: Figures, top: int) -> None:
         )
         for name, one in (("GPU-hours", found.gpu), ("core-hours", found.cores))
     ]
-    console.print(table("Savings", ("", "saved>", "lost>", "spent>", "(idle)>", "net>"), rows))
+    show_table("Savings", ("", "saved>", "lost>", "spent>", "(idle)>", "net>"), rows, console)
     for name, one in (("GPU-hours", found.gpu), ("core-hours", found.cores)):
         if one.saved or one.lost or one.spent:
             console.print(f"\n{name}", style="bold")
@@ -129,9 +129,9 @@ def _show(console: Console, found: Figures, top: int) -> None:
         ]  # fmt: skip
         columns = ("namespace", "device", "saved h>", "lost h>", "saved - lost h>")
         console.print()
-        console.print(table("By namespace", columns, lines))
+        show_table("By namespace", columns, lines, console)
     counted = [*found.outcomes.items(), ("left as they were", sum(found.fallbacks.values()))]
     console.print()
-    console.print(table("Swaps and graphs", ("", "count>"), [(n, f"{c:g}") for n, c in counted]))
+    show_table("Swaps and graphs", ("", "count>"), [(n, f"{c:g}") for n, c in counted], console)
     if not found.namespaces:
         console.print("\nNothing measured yet: a job saves once its steps run stitched.")

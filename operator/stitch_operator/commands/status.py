@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import ssl
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import httpx
 from stitch_operator.gateway import tls
 from stitchcore import options
 from stitchcore.cli import stored
-from stitchcore.cli.common import BAD_INPUT, Output, console, fail
+from stitchcore.cli.common import BAD_INPUT, Output, console, fail, say
 
 CODES = {"ready": 0, "refused": 1, "pending": 3}
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -97,7 +96,7 @@ def _page(client: httpx.Client, path: str, file: Path, output: Output) -> None:
         fail(output, str(client.base_url), f"{type(error).__name__}: {error}", mend)
     except OSError as error:
         fail(output, str(file), str(error), "--report names a file that can be written")
-    output.console.print(f"report page: {file}")
+    say(f"report page: {file}", output.console)
 
 
 def _followed(
@@ -121,6 +120,6 @@ def _show(answer: dict[str, Any], output: Output) -> None:
     if output.as_json:
         output.document({name: value for name, value in answer.items() if name != "trust"})
         return
-    sys.stdout.write(_line(answer) + "\n")
+    say(_line(answer), output.console)
     if answer.get("detail"):
-        sys.stdout.write(f"  {answer['detail']}\n")
+        say(f"  {answer['detail']}", output.console)

@@ -47,6 +47,7 @@ class Existing(msgspec.Struct, frozen=True):
     name: str
     workload: WorkloadReference
     job: StitchedJob
+    uid: str = ""
 
 
 class Watches(WatchGroup):
@@ -121,7 +122,8 @@ def _metadata(objects: Any, group: str, version: str, plural: str, **query: Any)
 def read_job(document: Mapping[str, Any]) -> Existing:
     metadata = document["metadata"]
     job = msgspec.convert(document, StitchedJob)
-    return Existing(metadata["namespace"], metadata["name"], job.spec.workload, job)
+    where = (metadata["namespace"], metadata["name"])
+    return Existing(*where, job.spec.workload, job, metadata["uid"])
 
 
 def read_breakers(document: Mapping[str, Any]) -> dict[breakers.Line, float]:

@@ -37,6 +37,8 @@ from stitch_operator.webhook.cluster import IMAGES, WORKLOADS
 LOG = logging.getLogger("stitch.reconciler")
 EVENTS, FIGURES = (25.0, 250.0), (20.0, 100.0)
 """Events, and writes that bring nothing but new figures: a second, and at once."""
+OBJECTS = 2
+"""That an Event is posted on: the workload and its StitchedJob."""
 BATCH = 500
 WRITERS = 8
 IDLE_SECONDS = 1.0
@@ -50,10 +52,12 @@ FAILURES = (ApiException, HTTPError, OSError)
 
 @dataclass(frozen=True)
 class Task:
-    """A job that is to be written: `tell` has the conditions that came to hold."""
+    """A job that is to be written: `tell` has the conditions that came to hold, `uid` is its
+    StitchedJob's, as far as it is known."""
 
     top: Top
     exists: bool
+    uid: str
     before: Status | None
     status: Status
     tell: list[Condition]
@@ -93,6 +97,7 @@ class Loop:
         self._clock = clock
         self._changes: queue.SimpleQueue[Callable[[], Iterable[str]]] = queue.SimpleQueue()
         self._written: dict[Key, Status] = {}
+        self._made: dict[Key, str] = {}  # uids of StitchedJobs that no watch has told of yet
         self._later = Queue()
         self._dirty: set[str] = set()
         self._events, self._figures = Pace(*EVENTS), Pace(*FIGURES)
@@ -131,6 +136,7 @@ class Loop:
             self.family.put_workload(before, after)
             return [some.uid, *_owners(some)]
         if isinstance(some, Existing):
+            self._made.pop((some.namespace, some.name), None)
             if after is None or _status(after) == self._written.get((some.namespace, some.name)):
                 self._written.pop((some.namespace, some.name), None)
             return [some.workload.uid]
@@ -227,7 +233,8 @@ class Loop:
         made, tell = self._at_its_turn(top.reference.uid, before, made, now)
         if made == before:
             return None
-        return Task(top, existing is not None or key in self._written, before, made, tell)
+        uid = existing.uid if existing is not None else self._made.get(key, "")
+        return Task(top, existing is not None or key in self._written, uid, before, made, tell)
 
     def _at_its_turn(
         self, uid: str, before: Status | None, made: Status, now: float
@@ -236,7 +243,7 @@ class Loop:
         come with them, later. New figures alone wait for their turn."""
         told = before.conditions if before is not None else []
         tell = conditions.to_tell(told, made.conditions)
-        if tell and (wait := self._events.wait(uid, len(tell), now)):
+        if tell and (wait := self._events.wait(uid, OBJECTS * len(tell), now)):
             self._later.at(now + wait, uid)
             made, tell = replace(made, conditions=told), []
         if before is None or made == before or _without_figures(before) != _without_figures(made):
@@ -262,14 +269,17 @@ class Loop:
     def _write_one(self, task: Task) -> bool:
         """Object, Events, status, in this order: a status says that its Events were posted."""
         namespace, name = task.key
+        uid = task.uid
         self.beat = time.monotonic()
         if not self.leads():
             return False
         try:
             if not task.exists:
-                self.writer.create(namespace, task.top.reference)
+                uid = self._made[task.key] = self.writer.create(namespace, task.top.reference)
+            if task.tell and not uid:
+                return False  # another made it: the watch will tell
             for one in task.tell:
-                if self.writer.tell(namespace, task.top.reference, one):
+                if self.writer.tell(namespace, task.top.reference, uid, one):
                     self.metrics.events.labels(one.type).inc()
             if self.writer.write(namespace, name, task.status):
                 return True

@@ -57,7 +57,8 @@ def roles(release: Release) -> list[Object]:
         kinds.setdefault(one.group, []).append(one.resource)
     rules = [
         {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": WATCH},
-        {"apiGroups": [""], "resources": ["events"], "verbs": [*WATCH, "create"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": WATCH},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
         *({"apiGroups": [group], "resources": names, "verbs": WATCH}
           for group, names in kinds.items()),
         {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": [*WATCH, "create"]},

@@ -31,6 +31,8 @@ from stitch_operator.webhook.release import Release
 
 KIND = "StitchedJob"
 COMPONENT = "stitchcore.io/reconciler"
+MOST_NOTE = 1024
+"""Bytes of an Event's text that the API server takes."""
 SECONDS = 10.0
 CONFLICT, NOT_FOUND = 409, 404
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
@@ -44,11 +46,13 @@ class Writer:
     ) -> None:
         self._custom = client.CustomObjectsApi(api)
         self._core = client.CoreV1Api(api)
+        self._events = client.EventsV1Api(api)
         self._release = release
         self._count = count
 
-    def create(self, namespace: str, workload: WorkloadReference) -> None:
-        """The StitchedJob of a workload, which goes when the workload does."""
+    def create(self, namespace: str, workload: WorkloadReference) -> str:
+        """The StitchedJob of a workload, which goes when the workload does: its uid, "" where it
+        was there already."""
         owner = {
             "apiVersion": workload.api_version,
             "kind": workload.kind,
@@ -67,42 +71,51 @@ class Writer:
             "spec": msgspec.to_builtins(Spec(workload=workload)),
         }
         call = self._custom.create_namespaced_custom_object
-        self._call("create", call, GROUP, VERSION, namespace, PLURAL, body)
+        made = self._call("create", call, GROUP, VERSION, namespace, PLURAL, body)
+        return str(made["metadata"]["uid"]) if made is not None else ""
 
     def write(self, namespace: str, name: str, status: Status) -> bool:
         """The whole status; False where the object is no more."""
         body = [{"op": "add", "path": "/status", "value": msgspec.to_builtins(status)}]
         call = self._custom.patch_namespaced_custom_object_status
         where = (GROUP, VERSION, namespace, PLURAL, name)
-        return self._call("status", call, *where, body, _content_type=JSON_PATCH)
+        return self._call("status", call, *where, body, _content_type=JSON_PATCH) is not None
 
-    def tell(self, namespace: str, workload: WorkloadReference, held: Condition) -> bool:
-        """An Event on the workload; False where it was posted before."""
-        name = f"{name_of(workload)}.{held.type.lower()}.{held.transitions}"
-        about = {
-            "apiVersion": workload.api_version,
-            "kind": workload.kind,
-            "namespace": namespace,
-            "name": workload.name,
-            "uid": workload.uid,
-        }
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def tell(self, namespace: str, workload: WorkloadReference, uid: str, held: Condition) -> bool:
+        """Events on the workload and on its StitchedJob, which has this `uid`, for `kubectl
+        describe` shows those of one object; False where both were posted before."""
+        name = name_of(workload)
+        transition = f"{held.type.lower()}.{held.transitions}"
+        own = WorkloadReference(api_version=f"{GROUP}/{VERSION}", kind=KIND, name=name, uid=uid)
+        told = [
+            self._event(namespace, f"{name}.{transition}", workload, held),
+            self._event(namespace, f"{name}.stitchedjob.{transition}", own, held),
+        ]
+        return any(told)
+
+    def _event(self, namespace: str, name: str, about: WorkloadReference, held: Condition) -> bool:
+        """The name says what was told of what, so that nothing is told twice."""
         body = {
-            "apiVersion": "v1",
+            "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": about,
+            "regarding": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                "namespace": namespace,
+                "name": about.name,
+                "uid": about.uid,
+            },
             "reason": held.type,
-            "message": held.message,
+            "action": held.type,
+            "note": held.message.encode()[:MOST_NOTE].decode(errors="ignore"),
             "type": "Warning" if held.type in WARNINGS else "Normal",
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
+            "reportingController": COMPONENT,
             "reportingInstance": self._release.name,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         }
-        return self._call("event", self._core.create_namespaced_event, namespace, body)
+        call = self._events.create_namespaced_event
+        return self._call("event", call, namespace, body) is not None
 
     def write_breakers(self, lines: breakers.Lines) -> None:
         """The ConfigMap that the webhook watches."""
@@ -110,23 +123,27 @@ class Writer:
         data = breakers.data(lines)
         patch = self._core.patch_namespaced_config_map
         where = (name, namespace)
-        if self._call("breakers", patch, *where, {"data": data}, _content_type=MERGE_PATCH):
+        if (
+            self._call("breakers", patch, *where, {"data": data}, _content_type=MERGE_PATCH)
+            is not None
+        ):
             return
         body = {"metadata": {"name": name, "labels": labels_of(self._release)}, "data": data}
         self._call("breakers", self._core.create_namespaced_config_map, namespace, body)
 
-    def _call(self, what: str, call: Callable[..., Any], *given: Any, **more: Any) -> bool:
-        """False where it was there already, or is no more. Raises what else the API says."""
+    def _call(self, what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """The answer; None where it was there already, or is no more. Raises what else the API
+        says."""
         try:
-            call(*given, **more, _request_timeout=SECONDS)
+            answer = call(*given, **more, _request_timeout=SECONDS)
         except ApiException as error:
             if error.status not in (CONFLICT, NOT_FOUND):
                 self._count(what, "failed")
                 raise
             self._count(what, "exists" if error.status == CONFLICT else "gone")
-            return False
+            return None
         except Exception:
             self._count(what, "failed")
             raise
         self._count(what, "done")
-        return True
+        return answer

@@ -35,6 +35,9 @@ class Held:
         return list(self.items.values())
 
 
+UID = "stitched-job-uid"
+
+
 class Api:
     """Watches and writer in one: what is written is there, and is told."""
 
@@ -57,13 +60,14 @@ class Api:
     def refused(self) -> list[Refusal]:
         return self.refusals
 
-    def create(self, namespace: str, workload: Any) -> None:
+    def create(self, namespace: str, workload: Any) -> str:
         self._may()
         key = (namespace, name_of(workload))
-        if key not in self.jobs.items:
-            self.jobs.items[key] = Existing(
-                *key, workload, StitchedJob(spec=Spec(workload=workload))
-            )
+        if key in self.jobs.items:
+            return ""
+        job = StitchedJob(spec=Spec(workload=workload))
+        self.jobs.items[key] = Existing(*key, workload, job, UID)
+        return UID
 
     def write(self, namespace: str, name: str, status: Status) -> bool:
         self._may()
@@ -72,12 +76,13 @@ class Api:
             return False
         self.written.append(status)
         job = StitchedJob(spec=before.job.spec, status=status)
-        self.jobs.items[namespace, name] = Existing(namespace, name, before.workload, job)
+        self.jobs.items[namespace, name] = Existing(namespace, name, before.workload, job, UID)
         if not self.silent:
             self.loop.put(before, self.jobs.get(namespace, name))
         return True
 
-    def tell(self, namespace: str, workload: Any, held: Condition) -> bool:
+    def tell(self, namespace: str, workload: Any, uid: str, held: Condition) -> bool:
+        assert uid == UID, "an Event about nothing"
         self._may()
         name = f"{name_of(workload)}.{held.type}.{held.transitions}"
         if name in self._names:
@@ -306,7 +311,7 @@ def test_figures_alone_are_written_at_a_measured_pace(monkeypatch: pytest.Monkey
 
 
 def test_a_status_does_not_wait_for_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "EVENTS", (0.1, 1.0))
+    monkeypatch.setattr(loops, "EVENTS", (0.2, 2.0))
     loop, api, clock = made()
     for one in (JOB, pod()):
         loop.put(None, one)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from msgspec.structs import replace
 
 from stitch_operator.reconciler import breakers
 from stitch_operator.reconciler.records import PENDING, TYPES, Condition, WorkloadReference
@@ -71,24 +72,37 @@ def test_the_whole_status_is_written(api: Api, writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_an_event_is_about_the_workload(api: Api, writer: Writer, kind: str) -> None:
-    assert writer.tell("team", JOB, held(kind))
-    [call] = api.writes
-    assert (call.method, call.path) == ("POST", "/api/v1/namespaces/team/events")
-    assert call.body["involvedObject"] == {**REFERENCE, "namespace": "team"}
-    assert (call.body["reason"], call.body["message"]) == (kind, "windows: it runs on Windows")
+def test_events_are_about_the_workload_and_its_stitched_job(
+    api: Api, writer: Writer, kind: str
+) -> None:
+    assert writer.tell("team", JOB, "its-uid", held(kind))
+    own = {"apiVersion": "stitchcore.io/v1alpha1", "kind": "StitchedJob", "name": NAME}
     bad = kind in ("Skipped", "RolledBack", "Refused", "NoContact")
-    assert call.body["type"] == ("Warning" if bad else "Normal")
+    for call, about in zip(api.writes, (REFERENCE, {**own, "uid": "its-uid"}), strict=True):
+        assert (call.method, call.path) == (
+            *("POST", "/apis/events.k8s.io/v1/namespaces/team/events"),
+        )
+        assert call.body["regarding"] == {**about, "namespace": "team"}
+        assert (call.body["reason"], call.body["note"]) == (kind, "windows: it runs on Windows")
+        assert call.body["type"] == ("Warning" if bad else "Normal")
+
+
+def test_a_note_is_as_long_as_the_api_server_takes(api: Api, writer: Writer) -> None:
+    writer.tell("team", JOB, "u", replace(held(), message="ü" * 2000))
+    assert api.writes[0].body["note"] == "ü" * 512
+    writer.tell("team", JOB, "u", replace(held(), message="a" + "ü" * 2000))
+    assert api.writes[2].body["note"] == "a" + "ü" * 511
 
 
 def test_each_time_that_a_condition_comes_to_hold_is_an_event_of_its_own(
     api: Api, writer: Writer
 ) -> None:
     for one in (held(), held(), held(transitions=2), held("Injected")):
-        writer.tell("team", JOB, one)
+        writer.tell("team", JOB, "u", one)
     names = [call.body["metadata"]["name"] for call in api.writes]
-    assert names == [f"{NAME}.{end}" for end in ("skipped.1", "skipped.1", "skipped.2",
-                                                 "injected.1")]  # fmt: skip
+    ends = ("skipped.1", "skipped.1", "skipped.2", "injected.1")
+    assert names[::2] == [f"{NAME}.{end}" for end in ends]
+    assert names[1::2] == [f"{NAME}.stitchedjob.{end}" for end in ends]
 
 
 @pytest.mark.parametrize(("status", "result"), [(409, "exists"), (404, "gone")])
@@ -96,10 +110,11 @@ def test_what_is_there_or_is_no_more_is_no_failure(
     api: Api, writer: Writer, counted: list[tuple[str, str]], status: int, result: str
 ) -> None:
     api.refused = {"POST": status, "PATCH": status}
-    writer.create("team", JOB)
-    assert not writer.tell("team", JOB, held())
+    assert writer.create("team", JOB) == ""
+    assert not writer.tell("team", JOB, "u", held())
     assert not writer.write("team", NAME, PENDING)
-    assert counted == [("create", result), ("event", result), ("status", result)]
+    assert [call for call, _ in counted] == ["create", "event", "event", "status"]
+    assert {told for _, told in counted} == {result}
 
 
 def test_what_else_the_api_server_says_is_raised(
