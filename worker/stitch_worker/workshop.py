@@ -1,4 +1,4 @@
-"""Compiles what a compile child asks for, outside of it: one process per translation unit.
+"""Has compiled what a compile child asks for, outside of it: one process per translation unit.
 
 The child parses a stranger's graph and may have been taken over; the C it sends is a stranger's
 text, and the compiler that reads it may be taken over too. But a unit is cached under the digest of
@@ -75,7 +75,7 @@ class Workshop:
                             units.send(channel, msgspec.msgpack.encode(unit) if unit else b"")
         except (OSError, ValueError) as error:
             if not self._end.is_set():
-                log.warning("a compile child asks for what cannot be: %s", error)
+                log.warning("a compile child is served no more: %s", error)
         finally:
             _shut(channel)  # whoever waits for an answer learns that none comes
 
