@@ -31,7 +31,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,19 +113,20 @@ class Relay:
 
 @dataclass
 class Part:
-    """A process that is started again when it was killed."""
+    """A process that is started again when it was killed, of the sources at `paths`."""
 
     name: str
     command: list[str]
     folder: Path
     process: subprocess.Popen[bytes] | None = None
+    paths: str = field(default_factory=python_path)
 
     def start(self) -> None:
-        paths = f"{python_path()}:{os.environ.get('PYTHONPATH', '')}"
+        paths = f"{self.paths}:{os.environ.get('PYTHONPATH', '')}"
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.command],
-                env={**os.environ, "PYTHONPATH": paths},
+                env={**os.environ, "PYTHONPATH": paths}, cwd=self.folder,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -184,15 +185,17 @@ class Service:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, skew: dict[str, float]) -> Iterator[Service]:
-    """The service, with clocks of parts wrong by so many seconds."""
+def serving(
+    folder: Path, skew: Mapping[str, float], gateways: str | None = None
+) -> Iterator[Service]:
+    """The service, with clocks of parts wrong by so many seconds, and gateways of other sources."""
     with server() as database, pods.serving() as api, _volume(folder / "volume"):
         redis = Redis(folder, processes.free_port())
         redis.start()
         name = database.fresh().rpartition("/")[2]
         made = Service(folder, api, database, name, redis)
         try:
-            _start(made, skew)
+            _start(made, skew, gateways or python_path())
             right = len([name for name in GATEWAYS if name not in skew])
             wait_for(lambda: _reached(made) == right, 120, "gateways whose clock is right serve")
             yield made
@@ -216,7 +219,7 @@ def _ready(made: Service, url: str) -> bool:
     return False
 
 
-def _start(made: Service, skew: dict[str, float]) -> None:
+def _start(made: Service, skew: Mapping[str, float], gateways: str) -> None:
     folder, relays = made.folder, made.relays
     tls.make(folder, ["localhost", "127.0.0.1"])
     (made.volume / "store").mkdir()
@@ -236,7 +239,8 @@ def _start(made: Service, skew: dict[str, float]) -> None:
              *("--broker", broker, "--ledger", ledger, "--kubeconfig", str(kubeconfig)),
              *("--certificate", str(folder / "gateway.pem")),
              *("--certificate-key", str(folder / "gateway.key")),
-             *("--port", str(port), "--metrics-port", str(processes.free_port())))  # fmt: skip
+             *("--port", str(port), "--metrics-port", str(processes.free_port())),
+             paths=gateways)  # fmt: skip
     broker = f"redis://127.0.0.1:{relays['worker - broker'].port}/0"
     _add(made, skew, "worker", "stitch_worker", *store, "--broker", broker, "--jobs", "2",
          "--lease-seconds", "4")  # fmt: skip
@@ -244,9 +248,17 @@ def _start(made: Service, skew: dict[str, float]) -> None:
         _add(made, skew, name, "stitch_worker.signer", *store, "--key", str(folder / "key"))
 
 
-def _add(made: Service, skew: dict[str, float], name: str, module: str, *more: str) -> None:
+def _add(
+    made: Service,
+    skew: Mapping[str, float],
+    name: str,
+    module: str,
+    *more: str,
+    paths: str | None = None,
+) -> None:
     skewed = ["-c", SKEWED, str(skew[name])] if name in skew else ["-m"]
-    made.parts[name] = Part(name, [*skewed, module, *more], made.folder)
+    command = [*skewed, module, *more]
+    made.parts[name] = Part(name, command, made.folder, paths=paths or python_path())
     made.parts[name].start()
 
 
@@ -359,13 +371,19 @@ class Job:
         raise TimeoutError(path)
 
 
-def life(service: Service, number: int, point: str, lose: Callable[[], None]) -> Outcome:
+def life(
+    service: Service,
+    number: int,
+    point: str,
+    lose: Callable[[], None],
+    patience: float = PATIENCE_SECONDS,
+) -> Outcome:
     """One job from its first word to its last, with the loss at `point`; its graph and namespace
     are those of `number`."""
     namespace, before = f"team-{number}", service.totals(f"team-{number}")
     train = f"train-{POINTS.index(point)}"
     token = service.api.add(namespace, train, {"cpu": "2"}, ago=3600).token
-    job = Job(service, token, time.monotonic() + PATIENCE_SECONDS)
+    job = Job(service, token, time.monotonic() + patience)
     outcome, posted = Outcome(), 0
     try:
         key = _wait_for_artifact(job, number, point, lose)

@@ -22,7 +22,8 @@
 | STITCH_LEDGER | the gateway's ledger: a file, or a postgresql:// URL | |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 | STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
-| STITCH_RESERVED_MILLICORES | thousandths of cores that a worker's pod requests | 0 |
+| STITCH_RESERVED_MILLICORES | thousandths of cores that a worker's container requests | 0 |
+| STITCH_COMPILER_MILLICORES | the same of the container that compiles for it | 0 |
 | NO_COLOR | not empty: text alone, no colours and no line that is drawn again | |
 | FORCE_COLOR | not empty: colours where the output is no terminal, too | |
 | COLUMNS | how wide the output is | the terminal's; 140 elsewhere |
@@ -160,10 +161,13 @@ def leases_url(environment: Mapping[str, str]) -> str:
 
 def reserved_cores(environment: Mapping[str, str]) -> float:
     """Cores that this process's pod requests, as Kubernetes tells it; nothing elsewhere."""
-    text = environment.get("STITCH_RESERVED_MILLICORES") or "0"
-    if not text.isdecimal():
-        raise BadOption(f"STITCH_RESERVED_MILLICORES={text!r}: a whole number, 2000 for two cores")
-    return int(text) / 1000
+    total = 0
+    for name in ("STITCH_RESERVED_MILLICORES", "STITCH_COMPILER_MILLICORES"):
+        text = environment.get(name) or "0"
+        if not text.isdecimal():
+            raise BadOption(f"{name}={text!r}: a whole number, 2000 for two cores")
+        total += int(text)
+    return total / 1000
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
+from typing import Any
 
 LIBRARY = "libseccomp.so.2"
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
-MASKED_EQUAL = 7
+NOT_EQUAL, MASKED_EQUAL = 1, 7
+ALL_THREADS = 4
 NAMESPACES = 0x7E020000
 """CLONE_NEW...: of what `clone` may make."""
 KIND_OF_SOCKET, STREAM = 0xF, 1
+FILES = 1
 
 ALLOWED = """
 access alarm arch_prctl brk capget chdir chmod chown clock_getres clock_gettime clock_nanosleep
@@ -56,12 +60,40 @@ class _Comparison(ctypes.Structure):
 def restrict() -> str:
     """From now on this process and all that it starts make the system calls of ALLOWED and no
     others; why that is not so, or ""."""
+    return _loaded(
+        ERRNO | errno.EPERM,
+        [
+            *((ALLOW, name) for name in ALLOWED),
+            (ALLOW, "clone", _Comparison(0, MASKED_EQUAL, NAMESPACES, 0)),
+            # its flags are in memory, where no filter looks: libraries then use `clone`
+            (ERRNO | errno.ENOSYS, "clone3"),
+            # a datagram's address may be anyone's
+            (ALLOW, "socketpair", _Comparison(1, MASKED_EQUAL, KIND_OF_SOCKET, STREAM)),
+        ],
+    )
+
+
+def without_network() -> str:
+    """From now on this process, with the threads that it has, and all that it starts make no socket
+    but those of files; why that is not so, or ""."""
+    denied = ERRNO | errno.EPERM
+    return _loaded(
+        ALLOW,
+        [
+            (denied, "socket", _Comparison(0, NOT_EQUAL, FILES, 0)),
+            (denied, "io_uring_setup"),  # which makes sockets past any filter
+        ],
+    )
+
+
+def _loaded(otherwise: int, rules: Sequence[tuple[Any, ...]]) -> str:
+    """A filter of (action, system call, comparisons...) for all threads; why it is none, or ""."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
         return f"seccomp: {error}"
     library.seccomp_init.restype = ctypes.c_void_p
-    filter_ = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(ERRNO | errno.EPERM)))
+    filter_ = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(otherwise)))
     if not filter_:
         return f"seccomp: {LIBRARY} makes no filter"
 
@@ -73,12 +105,8 @@ def restrict() -> str:
         about = (ctypes.c_uint32(action), number, len(comparisons), compared)
         return int(library.seccomp_rule_add_array(filter_, *about))
 
-    failed = [add(ALLOW, name) for name in ALLOWED]
-    failed.append(add(ALLOW, "clone", _Comparison(0, MASKED_EQUAL, NAMESPACES, 0)))
-    # its flags are in memory, where no filter looks: libraries then use `clone`
-    failed.append(add(ERRNO | errno.ENOSYS, "clone3"))
-    # a datagram's address may be anyone's
-    failed.append(add(ALLOW, "socketpair", _Comparison(1, MASKED_EQUAL, KIND_OF_SOCKET, STREAM)))
+    failed = [add(*rule) for rule in rules]
+    failed.append(int(library.seccomp_attr_set(filter_, ALL_THREADS, ctypes.c_uint32(1))))
     code = min(failed) or int(library.seccomp_load(filter_))
     library.seccomp_release(filter_)
     return f"seccomp: {os.strerror(-code)}" if code else ""

@@ -171,7 +171,7 @@ def wanted(found: list[charts.Object]) -> set[tuple[str, str, str]]:
             if config and not config.get("optional"):
                 keys = [item["key"] for item in config.get("items", ())] or [""]
                 made |= {("ConfigMap", config["name"], key) for key in keys}
-        for entry in spec["containers"][0].get("env", ()):
+        for entry in (one for made in spec["containers"] for one in made.get("env", ())):
             if reference := entry.get("valueFrom", {}).get("secretKeyRef"):
                 made.add(("Secret", reference["name"], reference["key"]))
     return made

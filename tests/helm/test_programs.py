@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,23 @@ PARSERS: dict[str, Callable[[list[str]], Any]] = {}
 for name in ("stitch_operator.webhook", "stitch_operator.gateway", "stitch_operator.reconciler",
              "stitch_operator.store", "stitch_worker"):  # fmt: skip
     PARSERS[name] = importlib.import_module(f"{name}.__main__")._arguments
-PARSERS["stitch_worker.signer"] = importlib.import_module("stitch_worker.signer")._arguments
+for name in ("stitch_worker.signer", "stitch_worker.compiler"):
+    PARSERS[name] = importlib.import_module(name)._arguments
 ENTRY = {True: ["stitch_worker"], False: []}
 """The worker's image says itself what it runs; the operator's is told."""
+
+
+def worker_pods(found: list[charts.Object]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, its two containers by name) of each entry of `workers`."""
+    for name, _, spec in charts.pods(found):
+        if "stitch-worker" in name:
+            yield name, {one["name"]: one for one in spec["containers"]}
+
+
+def given(container: dict[str, Any]) -> Any:
+    """What a worker's container is told, read as it reads that."""
+    program = container.get("command", ["stitch_worker"])[-1]
+    return PARSERS[program](container["args"])
 
 
 @pytest.mark.slow
@@ -42,9 +56,12 @@ ENTRY = {True: ["stitch_worker"], False: []}
 def test_programs_take_their_arguments(combination: str) -> None:
     seen = set()
     for name, _, spec in charts.pods(charts.of(combination)):
-        (container,) = spec["containers"]
         if "redis" in name:
             continue
+        container, *others = spec["containers"]
+        for other in others:
+            given(other)
+            seen.add(other["command"][-1])
         program, *arguments = ENTRY["worker" in name] + container["args"]
         if program in ("stitch_worker.collect", "stitch_operator.check"):
             done = subprocess.run(
@@ -54,7 +71,7 @@ def test_programs_take_their_arguments(combination: str) -> None:
         else:
             PARSERS[program](arguments)
         seen.add(program)
-    assert len(seen) >= 6
+    assert len(seen) >= 7
 
 
 def test_the_gateway_lets_the_releases_reconciler_read() -> None:
@@ -69,15 +86,16 @@ def test_the_gateway_lets_the_releases_reconciler_read() -> None:
 @everywhere
 def test_what_is_mounted_is_there_and_what_is_there_is_mounted(combination: str) -> None:
     for name, _, spec in charts.pods(charts.of(combination)):
-        (container,) = spec["containers"]
         volumes = {one["name"] for one in spec["volumes"]}
         mounted = [one for part in charts.containers(spec) for one in part["volumeMounts"]]
         assert {one["name"] for one in mounted} == volumes, name
-        paths = [one["mountPath"] for one in container["volumeMounts"]]
-        for argument in container.get("args", ()):
-            value = argument.partition("=")[2]
-            if value.startswith("/"):
-                assert any(f"{value}/".startswith(f"{path}/") for path in paths), (name, argument)
+        for container in spec["containers"]:
+            paths = [one["mountPath"] for one in container["volumeMounts"]]
+            for argument in container.get("args", ()):
+                value = argument.partition("=")[2]
+                if value.startswith("/"):
+                    inside = any(f"{value}/".startswith(f"{path}/") for path in paths)
+                    assert inside, (name, argument)
 
 
 @everywhere
@@ -128,16 +146,23 @@ def test_no_secret_stands_in_the_open() -> None:
                 assert not any("$(" in one for one in container.get("args", ()))
 
 
-def test_compile_children_see_no_credential_of_their_worker() -> None:
-    """A file's folder is hidden where an argument names it; the kernel key's is so by itself."""
+def test_who_starts_compile_children_has_no_credential() -> None:
+    """Nor a mount that the container with them writes to, but for the socket's folder."""
     for combination in COMBINATIONS:
         for name, _, spec in charts.pods(charts.of(combination)):
-            if "worker" in name:
-                (container,) = spec["containers"]
-                given = PARSERS["stitch_worker"](container["args"])
-                hidden = {*given.hide, str(given.kernel_key.parent)}
-                mounted = {one["mountPath"] for one in container["volumeMounts"]}
-                assert mounted - hidden == {"/tmp"}, name
+            assert "stitch-worker" not in name or spec["automountServiceAccountToken"] is False
+        for name, pod in worker_pods(charts.of(combination)):
+            compiler, worker = pod["compiler"], pod["worker"]
+            assert [one["name"] for one in compiler["env"]] == ["HOME"], name
+            assert "envFrom" not in compiler
+            shared = {one["name"]: one["mountPath"] for one in compiler["volumeMounts"]}
+            assert shared == {"socket": "/run/stitch", "compiler-tmp": "/tmp"}, name
+            others = {one["name"] for one in worker["volumeMounts"]}
+            assert "kernel-key" in others and others & set(shared) == {"socket"}, name
+            assert given(worker).compiler == given(compiler).socket
+            assert compiler["image"] == worker["image"], "one compiler, of one version"
+            assert given(compiler).seconds == given(worker).seconds
+            assert given(compiler).target == given(worker).target
 
 
 MIG = """
@@ -157,28 +182,32 @@ def test_a_worker_is_told_what_its_pod_holds() -> None:
     sets = [(charts.of(one), None) for one in ("default", "gpus")]
     sets.append((charts.objects(charts.rendered(MIG)), 1.0))
     for objects, gpus in sets:
-        for name, _, spec in charts.pods(objects):
-            if "worker" in name:
-                (container,) = spec["containers"]
-                limits = container["resources"]["limits"]
-                given = PARSERS["stitch_worker"](container["args"])
-                wanted = float(limits.get("nvidia.com/gpu", 0)) if gpus is None else gpus
-                assert given.reserved_gpus == wanted
-                (told,) = [one for one in container["env"]
-                           if one["name"] == "STITCH_RESERVED_MILLICORES"]  # fmt: skip
-                field = told["valueFrom"]["resourceFieldRef"]
-                assert field == {"containerName": "worker", "resource": "requests.cpu",
-                                 "divisor": "1m"}  # fmt: skip
+        for _, pod in worker_pods(objects):
+            limits = pod["compiler"]["resources"]["limits"]
+            wanted = float(limits.get("nvidia.com/gpu", 0)) if gpus is None else gpus
+            assert given(pod["worker"]).reserved_gpus == wanted
+            told = {
+                one["name"]: one["valueFrom"]["resourceFieldRef"]
+                for one in pod["worker"]["env"]
+                if one["name"].endswith("_MILLICORES")
+            }
+            assert told == {
+                f"STITCH_{variable}_MILLICORES": {
+                    "containerName": name, "resource": "requests.cpu", "divisor": "1m"
+                }
+                for variable, name in (("RESERVED", "worker"), ("COMPILER", "compiler"))
+            }  # fmt: skip
+            assert not any("gpu" in one for one in pod["worker"]["resources"]["limits"])
 
 
 def test_a_task_is_given_its_grace() -> None:
     for combination in COMBINATIONS:
-        for name, _, spec in charts.pods(charts.of(combination)):
-            if "worker" in name:
-                given = PARSERS["stitch_worker"](spec["containers"][0]["args"])
-                assert spec["terminationGracePeriodSeconds"] > given.grace
-                limits = spec["containers"][0]["resources"]["limits"]
-                assert int(limits["memory"].removesuffix("Gi")) * 2**30 > given.memory
+        found = charts.of(combination)
+        pods = {name: spec for name, _, spec in charts.pods(found)}
+        for name, pod in worker_pods(found):
+            assert pods[name]["terminationGracePeriodSeconds"] > given(pod["worker"]).grace
+            most = pod["compiler"]["resources"]["limits"]["memory"]
+            assert int(most.removesuffix("Gi")) * 2**30 > given(pod["compiler"]).memory
 
 
 def test_keda_reads_the_figure_that_the_gateway_gives() -> None:
@@ -214,21 +243,23 @@ def test_workers_for_gpus_are_told_which() -> None:
     targets = {}
     for name in ("h100", "own"):
         pod = charts.one(found, "Deployment", f"stitch-worker-{name}")["spec"]["template"]["spec"]
-        targets[name] = PARSERS["stitch_worker"](pod["containers"][0]["args"]).target
+        targets[name] = given(pod["containers"][0]).target
     assert targets == {"h100": "sm_90", "own": ""}
 
 
 # ---- probes, as the kubelet would run them -------------------------------------------------------
 def probe(component: str, kind: str, folder: Path) -> int:
     """The exit code of an exec probe whose heartbeat is in `folder`."""
+    component, _, number = component.partition("#")
     pods = {name: spec for name, _, spec in charts.pods(charts.of("default"))}
-    command = pods[f"Deployment/stitch-{component}"]["containers"][0][kind]["exec"]["command"]
+    container = pods[f"Deployment/stitch-{component}"]["containers"][int(number or 0)]
+    command = container[kind]["exec"]["command"]
     assert command[:2] == ["python", "-c"]
     program = command[2].replace("/tmp/", f"{folder}/")
     return subprocess.run([sys.executable, "-c", program]).returncode
 
 
-@pytest.mark.parametrize("component", ["signer", "worker-cpu-tf221"])
+@pytest.mark.parametrize("component", ["signer", "worker-cpu-tf221", "worker-cpu-tf221#1"])
 def test_heartbeats_are_judged_by_their_age(component: str, tmp_path: Path) -> None:
     both = [probe(component, kind, tmp_path) for kind in ("readinessProbe", "livenessProbe")]
     assert both == [1, 0], "one that waits for its broker is not ready, and not restarted"
@@ -243,12 +274,9 @@ def test_heartbeats_are_judged_by_their_age(component: str, tmp_path: Path) -> N
 
 def test_a_compilation_never_outlasts_the_liveness_of_its_worker() -> None:
     """Broker gone, task running: the heartbeat stands still as long as the longest task takes."""
-    for name, _, spec in charts.pods(charts.of("gpus")):
-        if "worker" in name:
-            container = spec["containers"][0]
-            given = PARSERS["stitch_worker"](container["args"])
-            text = container["livenessProbe"]["exec"]["command"][2]
-            assert f"> {int(given.seconds) + 300})" in text
+    for _, pod in worker_pods(charts.of("gpus")):
+        text = pod["worker"]["livenessProbe"]["exec"]["command"][2]
+        assert f"> {int(given(pod['worker']).seconds) + 300})" in text
 
 
 # ---- the bundled broker --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
+from stitch_worker.children import Local
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service, process
 from stitchcore.artifact.store import open_store
@@ -33,8 +34,7 @@ def service(folder: Path, lease_seconds: float = 1.0) -> Service:
         leases=FolderLeases(folder / "leases", lease_seconds),
         target=host().target,
         tf=TF,
-        limits=isolate.Limits(120, 8 * 2**30, 300, hidden=(str(store),)),
-        logs=folder / "logs",
+        children=Local(isolate.Limits(120, 8 * 2**30, 300, hidden=(str(store),)), folder / "logs"),
         jobs=2,
         lease_seconds=lease_seconds,
         secret=SECRET,

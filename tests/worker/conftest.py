@@ -106,22 +106,37 @@ class Cluster:
     def where(self) -> str:
         return self.url or str(self.folder / "store")
 
-    def worker(self, *options: str) -> subprocess.Popen[bytes]:
+    def worker(self, *options: str, **variables: str) -> subprocess.Popen[bytes]:
         given = ["--broker", self.redis.url, "--lease-seconds", "4", "--jobs", "2"]
-        return self._start("stitch_worker", *given, *options)
+        return self._start("stitch_worker", *given, *options, **variables)
 
     def dying_worker(self, stage: str) -> subprocess.Popen[bytes]:
         given = [stage, "--broker", self.redis.url, "--lease-seconds", "4", "--jobs", "2"]
         return self._start("tests.worker.dying", *given)
 
+    def compiler(self, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+        """As in a container of its own, which is told nothing; and the option of its workers."""
+        path = self.folder / "c"
+        log = (self.folder / f"compiler.{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stitch_worker.compiler", "--socket", str(path), *options],
+            env={"PYTHONPATH": python_path(), "PATH": os.environ["PATH"]},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        return process, f"--compiler={path}"
+
     def signer(self) -> subprocess.Popen[bytes]:
         return self._start("stitch_worker.signer", "--key", str(self.folder / "key"))
 
-    def _start(self, module: str, *options: str) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, *options: str, **variables: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{module}.{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(
             [sys.executable, "-m", module, *options, "--store", self.where],
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env={**os.environ, "PYTHONPATH": python_path(), **variables},
             stdout=log,
             stderr=log,
             start_new_session=True,

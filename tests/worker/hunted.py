@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from stitch_worker import compiling
+from stitch_worker import children
 from stitch_worker.__main__ import main
 
 SOURCES, *OPTIONS = sys.argv[1:]
 
 if __name__ == "__main__":
-    compiling.SOURCES = (SOURCES,)
+    children.SOURCES = (SOURCES,)
     raise SystemExit(main(OPTIONS))

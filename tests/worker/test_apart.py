@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from stitch_worker import compiling
+from stitch_worker import children
+from stitch_worker.children import Local
 from stitch_worker.compiling import Job, Spent, compile_alone
 from stitchcore.errors import Refusal
 from stitchcore.sandbox import isolate
@@ -69,15 +70,15 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__init__.py").write_text("")
     text = f"SOURCES = {str(tmp_path / 'program')!r}\n{CHILD}"
     (package / "child.py").write_text(text)
-    monkeypatch.setattr(compiling, "SOURCES", (str(tmp_path / "program"),))
+    monkeypatch.setattr(children, "SOURCES", (str(tmp_path / "program"),))
     return tmp_path
 
 
 def child(key: str, meta: str, folder: Path) -> Refusal | object:
     job = Job(key, b"", meta.encode(), "a" * 64, {}, "exhaustive", 1)
-    log = folder / f"{key}.log"
-    made = compile_alone(job, LIMITS, log, lambda *_: None, lambda: False, Spent())
-    print(log.read_text())
+    here = Local(LIMITS, folder)
+    made = compile_alone(job, here, lambda *_: None, lambda: False, Spent())
+    print((folder / f"{key}.log").read_text())
     return made
 
 

@@ -11,6 +11,7 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 
 from stitch_worker import app as apps
 from stitch_worker.app import AGAIN_SECONDS, broker_for, configuration, make_app, run
+from stitch_worker.children import Local
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service
 from stitchcore.artifact.store import open_store
@@ -26,7 +27,7 @@ QUEUE = "stitch.cpu-x86-64-v4.tf2.21"
 def service(tmp_path: Path) -> Service:
     store, leases = open_store(str(tmp_path)), FolderLeases(tmp_path / "leases")
     limits = isolate.Limits(60, 2**30, 60)
-    return Service(store, leases, "cpu-x86-64-v4", "2.21", limits, tmp_path)
+    return Service(store, leases, "cpu-x86-64-v4", "2.21", Local(limits, tmp_path))
 
 
 @pytest.mark.parametrize("url", ["redis://localhost/0", "amqp://localhost//"])

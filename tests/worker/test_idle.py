@@ -85,7 +85,8 @@ def test_a_worker_that_is_killed_loses_an_interval_and_its_next_life_counts_noth
     ledger is opened anew at each look, as by a gateway that was restarted."""
     from stitchcore.device.host import host
 
-    monkeypatch.setenv("STITCH_RESERVED_MILLICORES", "3000")
+    monkeypatch.setenv("STITCH_RESERVED_MILLICORES", "500")
+    monkeypatch.setenv("STITCH_COMPILER_MILLICORES", "2500")
     cluster = Cluster(tmp_path, redis, host().target)
 
     def spent() -> float:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +18,14 @@ from msgspec import structs
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
-from stitch_worker import attempts, compiling, unsigned
+from stitch_worker import attempts, children, compiling, unsigned
 from stitch_worker.answers import Answers
 from stitch_worker.attempts import Attempts
+from stitch_worker.children import Local
+from stitch_worker.compiler import Server
 from stitch_worker.compiling import Spent
 from stitch_worker.lease import FolderLeases
+from stitch_worker.remote import About, Remote
 from stitch_worker.service import Service, process
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host
@@ -28,13 +36,30 @@ from tests.worker.requests import TF, meta_of, submit, tiny_graph
 LIMITS = isolate.Limits(120, 8 * 2**30, 300)
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Service:
+@pytest.fixture(params=["this", "another"])
+def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
+    """Compile children are this process's, or another one's."""
     store = open_store(str(tmp_path / "store"))
     leases = FolderLeases(tmp_path / "leases", 1.0)
-    return Service(
-        store, leases, host().target, TF, LIMITS, tmp_path / "logs", jobs=2, lease_seconds=1.0
-    )
+    here = Local(LIMITS, tmp_path / "logs")
+    with contextlib.ExitStack() as opened:
+        children = opened.enter_context(served(here)) if request.param == "another" else here
+        yield Service(store, leases, host().target, TF, children, jobs=2, lease_seconds=1.0)
+
+
+@contextlib.contextmanager
+def served(here: Local) -> Iterator[Remote]:
+    """Children of another process, but that it is a thread: see test_compiler.py."""
+    server = Server(here, About(host().target, TF, 2))
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/s")
+        listener.listen()
+        thread = threading.Thread(target=server.serve, args=(listener,))
+        thread.start()
+        yield Remote(Path(folder, "s"))
+        server.end.set()
+        thread.join(30)
+        assert not thread.is_alive(), "nothing is asked for any more"
 
 
 def answer(service: Service, key: str) -> dict[str, Any]:
@@ -96,15 +121,18 @@ def test_the_child_computes_the_digest_itself(service: Service) -> None:
 
 
 @pytest.mark.slow
-def test_a_graph_that_kills_the_child_twice_is_quarantined(service: Service) -> None:
+def test_a_graph_that_kills_the_child_twice_is_quarantined(
+    service: Service, tmp_path: Path
+) -> None:
     key = submit(service.store, tiny_graph())
-    small = replace(service, limits=replace(LIMITS, memory=2**26))
-    assert process(small, key) == "again"
+    small = Local(replace(LIMITS, memory=2**26), tmp_path / "logs")
+    assert process(replace(service, children=small), key) == "again"
     assert answer(service, key)["status"] == "pending"
-    assert process(small, key) == "refused"
+    with served(small) as remote:
+        assert process(replace(service, children=remote), key) == "refused"
     found = answer(service, key)
     assert found["reason"] == "quarantined"
-    assert "GiB" in found["detail"]
+    assert found["detail"].count("it used more than 0.1 GiB") == 2
     assert process(service, key) == "refused", "whoever asks again"
 
 
@@ -165,7 +193,7 @@ def replaced(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Non
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("")
     (package / "child.py").write_text(program)
-    monkeypatch.setattr(compiling, "SOURCES", (str(folder / "program"),))
+    monkeypatch.setattr(children, "SOURCES", (str(folder / "program"),))
 
 
 CHILD = """
@@ -263,11 +291,13 @@ def test_what_a_child_uses_that_says_nothing_is_counted(
     """It hangs, and something it has started works on: whoever waits for it sees that."""
     program = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {SPIN!r}])\n"
     replaced(tmp_path, monkeypatch, program + "time.sleep(600)\n")
-    job, spent = compiling.Job("ab" * 32, b"", b"{}", "cd" * 32, {}, "exhaustive", 1), Spent()
+    job, spent = (
+        compiling.Job("ab" * 32, b"", b"{}", "cd" * 32, {"target": service.target}, "", 1),
+        Spent(),
+    )
     made = compiling.compile_alone(
         job,
-        replace(LIMITS, seconds=60),
-        tmp_path / "log",
+        service.children,
         lambda *_: None,
         lambda: spent.seconds["compile"] > 0.4,
         spent,

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stitch_worker.remote import Remote
+from stitch_worker.service import process
 from stitchcore.artifact.store import open_store
+from tests.worker import alone
 from tests.worker.requests import meta_of, python_path, submit, tiny_graph
 
 IN_A_POD = [sys.executable, "-m", "tests.sandbox.restricted"]
@@ -35,12 +39,36 @@ def test_a_request_is_compiled_and_its_kernels_are_kept(
     assert "open" not in (store.read_answer(key) or {})
 
 
-def test_a_worker_that_cannot_confine_does_not_start(tmp_path: Path) -> None:
-    done = in_a_pod(
-        *("--old", sys.executable, "-m", "stitch_worker"),
-        *("--broker", "redis://127.0.0.1:1/0", "--store", str(tmp_path / "store")),
-    )
+@pytest.mark.slow
+def test_a_compiler_compiles_there_for_a_worker_elsewhere(
+    tmp_path: Path, needs_landlock: None
+) -> None:
+    environment = {"PYTHONPATH": python_path(), "PATH": "/usr/bin:/bin"}
+    argv = [*IN_A_POD, sys.executable, "-m", "stitch_worker.compiler", "--socket"]
+    compiler = subprocess.Popen([*argv, str(tmp_path / "c")], env=environment)
+    try:
+        remote = Remote(tmp_path / "c")
+        remote.awaited()
+        service = replace(alone.service(tmp_path), children=remote)
+        graph = tiny_graph()
+        key = submit(service.store, graph, meta_of(graph, scope="cluster"))
+        assert process(service, key) == "signing", service.store.read_answer(key)
+        assert service.store.list("kernels", "cluster")
+    finally:
+        compiler.terminate()
+        assert compiler.wait(60) == 0
+
+
+PROGRAMS = {
+    "worker": ["stitch_worker", "--broker", "redis://127.0.0.1:1/0", "--store"],
+    "compiler": ["stitch_worker.compiler", "--socket"],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_cannot_confine_does_not_start(tmp_path: Path, name: str) -> None:
+    done = in_a_pod("--old", sys.executable, "-m", *PROGRAMS[name], str(tmp_path / "x"))
     assert done.returncode == 2
     what, mend = done.stderr.strip().splitlines()[-2:]
-    assert what.startswith("worker: compile children would not be confined: files: ")
+    assert what.startswith(f"{name}: compile children would not be confined: files: ")
     assert "libseccomp2" in mend and "seccompProfile" in mend

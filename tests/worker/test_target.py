@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[worker]'")
 
-from stitch_worker.__main__ import served
+from stitch_worker.machine import served
 from stitchcore.errors import Reason, Refused
 from stitchcore.service.queues import queue_name
 

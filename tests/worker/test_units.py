@@ -15,7 +15,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
-from stitch_worker import units, workshop
+from stitch_worker import children, units
+from stitch_worker.children import Local
 from stitch_worker.collect import collect
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service, process
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.skipif(
     reason="nothing keeps children apart here: sysctl kernel.unprivileged_userns_clone=1",
 )
 LIMITS = isolate.Limits(120, 8 * 2**30, 300)
+HERE = Local(LIMITS, Path("/nowhere"))
 SOURCE = '__attribute__((visibility("default"))) int one(void) { return 1; }\n'
 SECRET = b"s" * 32
 
@@ -170,7 +172,7 @@ def test_only_what_the_gateway_writes_is_a_scope(scope: object) -> None:
 
 # ---- the workshop ------------------------------------------------------------------------------
 def asked(kept: Units, sources: list[bytes]) -> tuple[list[bytes | None], Workshop]:
-    shop = Workshop(kept, LIMITS, 2)
+    shop = Workshop(kept, HERE, 2)
     with shop.open() as channel:
         units.send(channel, len(sources).to_bytes(4, "big"))
         for source in sources:
@@ -218,7 +220,7 @@ def test_a_checkout_may_lie_where_children_see_nothing(
     "junk", [b"\0\0\0\4\xff\xff\xff\xff", b"\xff" * 8, b"\0\0\0\4\0\0\0\1\xff"]
 )
 def test_a_stranger_at_the_other_end_only_ends_it(kept: Units, junk: bytes) -> None:
-    shop = Workshop(kept, LIMITS, 1)
+    shop = Workshop(kept, HERE, 1)
     with shop.open() as channel:
         channel.settimeout(20)
         channel.sendall(junk)
@@ -264,9 +266,9 @@ def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
     )
     try:
         device, compiler = host_device(), find_compiler()
-        unit, seconds = workshop.compile_alone(
+        unit, seconds = children.compile_alone(
             *(slow.encode(), "k" * 64, command(compiler, device), compiler.version, LIMITS),
-            threading.Event(),
+            lambda: False,
         )
         assert unit is not None and seconds > 0.2
         (spy.folder / "end").touch()
@@ -282,10 +284,10 @@ def test_a_compiler_that_hangs_or_is_not_wanted_any_more_is_ended() -> None:
     given = (SOURCE.encode(), "k" * 64, ["sleep", "60"], "sleep")
     started = time.monotonic()
     short = replace(LIMITS, seconds=0.5)
-    assert workshop.compile_alone(*given, short, threading.Event())[0] is None
+    assert children.compile_alone(*given, short, lambda: False)[0] is None
     end = threading.Event()
     threading.Timer(0.3, end.set).start()
-    assert workshop.compile_alone(*given, LIMITS, end)[0] is None
+    assert children.compile_alone(*given, LIMITS, end.is_set)[0] is None
     assert time.monotonic() - started < 20
 
 
@@ -311,8 +313,9 @@ def service(tmp_path: Path) -> Service:
     store = open_store(str(tmp_path / "store"))
     leases = FolderLeases(tmp_path / "leases", 30.0)
     hidden = (str(tmp_path / "store"),)
+    here = Local(replace(LIMITS, hidden=hidden), tmp_path / "logs")
     return Service(
-        *(store, leases, host().target, TF, replace(LIMITS, hidden=hidden), tmp_path / "logs"),
+        *(store, leases, host().target, TF, here),
         jobs=2,
         secret=SECRET,
     )

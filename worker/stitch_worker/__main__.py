@@ -14,32 +14,28 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 
 # Celery reads this when it is imported: SIGTERM gives running tasks their grace, then ends them.
 os.environ.setdefault("REMAP_SIGTERM", "SIGQUIT")
 
+from stitch_worker import machine
 from stitch_worker.app import broker_for, consume, make_app, waiting
+from stitch_worker.children import Children, Local
+from stitch_worker.compiler import MOST_JOBS
 from stitch_worker.idle import Meter, Reserved
 from stitch_worker.lease import SECONDS, open_leases
+from stitch_worker.remote import Remote
 from stitch_worker.service import Service
 from stitch_worker.units import load_or_create_secret
 from stitchcore.device.host import host
-from stitchcore.errors import Reason, Refused
 from stitchcore.options import PLANNER, broker_url, leases_url, reserved_cores
 from stitchcore.sandbox import isolate
 from stitchcore.service import startup
 from stitchcore.service.queues import queue_name
 from stitchcore.service.startup import needed
-from stitchcore.toolchain import cuda_compiler
-from stitchcore.toolchain.c_compiler import find_compiler
 
 log = logging.getLogger("stitch.worker")
-CONFINE = (
-    "a kernel with Landlock (Linux 5.13) and libseccomp2, which a restricted pod may use; or user "
-    "namespaces, which seccompProfile of the worker's entry allows (docs/images.md)"
-)
 
 
 def main(
@@ -54,14 +50,9 @@ def main(
 
 
 def _run(parsed: argparse.Namespace, observe: Callable[[str, str], None]) -> int:
-    with needed("this machine cannot serve", "`stitch doctor` tells what it lacks", Refused):
-        machine, tf = host(), tensorflow_minor()
-        target = served(parsed.target, machine.target)
-    with needed("compile children would not be confined", CONFINE):
-        if reachable := isolate.open_to_children():
-            raise ValueError("; ".join(f"{what}: {why}" for what, why in reachable.items()))
-    if swept := isolate.sweep():
-        log.info("%d folders of children whose workers were killed: removed", swept)
+    target, tf = machine.found(parsed.target)
+    if parsed.compiler is None:
+        machine.confined()
     alone = "a file of 32 bytes alone in its folder, or one that can be made"
     with needed(f"--kernel-key {parsed.kernel_key}", alone):
         secret, hidden = _kernel_secret(parsed.kernel_key)
@@ -74,22 +65,16 @@ def _run(parsed: argparse.Namespace, observe: Callable[[str, str], None]) -> int
     with needed("--leases or STITCH_LEASES", "give --leases redis://host:port/0"):
         named = parsed.leases or leases_url(os.environ)
         leases = open_leases(named or url, parsed.store, parsed.lease_seconds)
+    children, jobs = _children(parsed, target, tf, hidden)
     service = Service(
         store,
         leases,
         target,
         tf,
-        isolate.Limits(
-            parsed.seconds,
-            parsed.memory,
-            int(parsed.seconds * machine.cores),
-            hidden=hidden_from_children(parsed.store, [*parsed.hide, *hidden]),
-            shown=tuple(parsed.show),
-        ),
-        parsed.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
+        children,
         parsed.planner,
         parsed.tune,
-        parsed.jobs or machine.cores,
+        jobs,
         parsed.lease_seconds,
         observe,
         secret,
@@ -112,25 +97,27 @@ def _run(parsed: argparse.Namespace, observe: Callable[[str, str], None]) -> int
     return 0
 
 
-def served(requested: str, processor: str) -> str:
-    """The target of this worker's queue: its own processor, or a GPU that it can compile for.
-
-    Raises Refused: NO_COMPILER, and WRONG_TARGET for what it cannot compile for.
-    """
-    if not requested.startswith("sm_"):
-        find_compiler()
-        if requested not in ("", processor):
-            detail = (
-                f"this machine is {processor}: a region is verified on the processor it is made for"
-            )
-            raise Refused(requested, Reason.WRONG_TARGET, detail)
-        return processor
-    cuda_compiler.require(requested)
-    log.info(
-        "compiling for %s: verified and timed where children find such a GPU and a TensorFlow that "
-        "sees it, else %s (the artifact says why)", requested, Reason.UNMEASURED.value,
-    )  # fmt: skip
-    return requested
+def _children(
+    parsed: argparse.Namespace, target: str, tf: str, hidden: Sequence[str]
+) -> tuple[Children, int]:
+    """Who starts compile children, and how many compilers it runs at a time. Raises CannotStart."""
+    if parsed.compiler is not None:
+        remote = Remote(parsed.compiler)
+        about = remote.awaited()
+        with needed(f"--compiler {parsed.compiler}", "start it from the image of this worker"):
+            if (about.target, about.tf) != (target, tf) or not 0 < about.jobs <= MOST_JOBS:
+                raise ValueError(f"it compiles for {about}, this worker is {target} with {tf}")
+        return remote, about.jobs
+    cores = host().cores
+    limits = isolate.Limits(
+        parsed.seconds,
+        parsed.memory,
+        int(parsed.seconds * cores),
+        hidden=hidden_from_children(parsed.store, [*parsed.hide, *hidden]),
+        shown=tuple(parsed.show),
+    )
+    logs = parsed.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-"))
+    return Local(limits, logs), parsed.jobs or cores
 
 
 def _kernel_secret(path: Path | None) -> tuple[bytes | None, list[str]]:
@@ -149,16 +136,6 @@ def hidden_from_children(store: str, also: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(Path(folder).resolve()) for folder in folders)
 
 
-def tensorflow_minor() -> str:
-    """The installed TensorFlow's "2.21", without importing it. Raises Refused(NO_TENSORFLOW)."""
-    for package in ("tensorflow", "tensorflow-cpu", "tensorflow-intel"):
-        try:
-            return ".".join(metadata.version(package).split(".")[:2])
-        except metadata.PackageNotFoundError:
-            continue
-    raise Refused("worker", Reason.NO_TENSORFLOW, "install the version that your jobs have")
-
-
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
     parser.add_argument(
@@ -166,6 +143,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--target", default="", help="sm_90: a GPU's requests (default: own CPU's)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
+    parser.add_argument("--compiler", type=Path,
+                        help="socket of stitch_worker.compiler, which starts compile children and "
+                             "has the options about them (default: this process)")  # fmt: skip
     parser.add_argument("--leases", default="",
                         help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")

@@ -1,8 +1,9 @@
-"""The compile child from outside: started alone in a folder, fed, followed, bounded, judged.
+"""The compile child from outside: followed and judged.
 
-This process reads no graph. It gives the child a copy of the request and takes from it progress
-lines and files; those are bytes of a stranger until they fit what was computed here: the
-artifact's key, the digest of the request, every library's hash (`checked`).
+This process reads no graph. It has a child started (children.py), gives it a copy of the request
+and takes from it progress lines and files; those are bytes of a stranger until they fit what was
+computed here: the artifact's key, the digest of the request, every library's hash
+(`check_files`).
 """
 
 from __future__ import annotations
@@ -11,33 +12,21 @@ import json
 import os
 import selectors
 import signal
-import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-import stitch_worker
-import stitchcore
+from stitch_worker.children import Children, Handed, Running, plain, refusal_of
 from stitch_worker.units import Units
 from stitch_worker.workshop import Workshop
-from stitchcore.artifact.check import check_files, read_files, read_regular
+from stitchcore.artifact.check import check_files
 from stitchcore.artifact.package import Unsigned
-from stitchcore.errors import Reason, Refusal, Refused
-from stitchcore.inject.contract import MANIFEST
-from stitchcore.sandbox import isolate
+from stitchcore.errors import Refusal, Refused
 
 TICK_SECONDS = 0.5
 LINE_BYTES = 4096
 MOST_COUNTED = 10**9
-SOURCES = tuple(
-    dict.fromkeys(
-        str(Path(str(module.__file__)).resolve().parents[1])
-        for module in (stitchcore, stitch_worker)
-    )
-)
 MEASURE_STAGES = frozenset({"tune", "verify", "measure"})
 
 
@@ -95,8 +84,7 @@ Progress = Callable[[str, int, int], None]
 
 def compile_alone(
     job: Job,
-    limits: isolate.Limits,
-    log: Path,
+    children: Children,
     progress: Progress,
     stop: Callable[[], bool],
     spent: Spent,
@@ -106,72 +94,47 @@ def compile_alone(
 
     `progress` is called at least every few seconds while the child lives. With `cache` its kernels
     are compiled by a workshop, where they are not there already. Raises OSError where no child can
-    be started.
+    be started, or who started it is gone.
     """
     if cache is None:
-        return _run(job, limits, log, progress, stop, spent, None)
-    workshop = Workshop(cache, limits, job.jobs)
+        return _run(job, children, progress, stop, spent, None)
+    workshop = Workshop(cache, children, job.jobs)
     try:
         with workshop.open() as channel:
-            return _run(job, limits, log, progress, stop, spent, channel)
+            return _run(job, children, progress, stop, spent, channel.fileno())
     finally:
         spent.add_units(workshop)
 
 
 def _run(
     job: Job,
-    limits: isolate.Limits,
-    log: Path,
+    children: Children,
     progress: Progress,
     stop: Callable[[], bool],
     spent: Spent,
-    channel: socket.socket | None,
+    channel: int | None,
 ) -> Unsigned | Refusal | Died | None:
-    environment = {"PYTHONPATH": os.pathsep.join(SOURCES), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    log.parent.mkdir(parents=True, exist_ok=True)
+    handed = Handed(
+        *(job.key, job.graph, job.meta, job.planner, job.jobs, job.tune),
+        target=str(job.expected.get("target")),
+    )
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as lines, log.open("wb") as errors:
+    with os.fdopen(reading, "rb", buffering=0) as lines:
         try:
-            handles = [] if channel is None else [channel.fileno()]
-            child = isolate.command(
-                [sys.executable, "-m", "stitch_worker.child", ".", *map(str, handles)],
-                replace(limits, apart=True, shown=(*limits.shown, *SOURCES)),
-                environment=environment,
-                stdout=writing,
-                stderr=errors,
-                pass_fds=handles,
-                gpus=str(job.expected.get("target")).startswith("sm_"),
-            )
+            child = children.start(handed, writing, channel)
         finally:
             os.close(writing)
         try:
-            _hand_over(child.folder, job)
-            died = _follow(child, limits, lines, progress, stop, spent)
+            died = _follow(child, lines, progress, stop, spent)
             if died is not None:
                 return None if died.cause == "" else died
-            return _result(child, job, log)
+            return _result(child, job)
         finally:
-            child.stop()
-            spent.used(child.seconds)
-
-
-def _hand_over(folder: Path, job: Job) -> None:
-    """The child waits for `options.json`, which comes last."""
-    (folder / "request").mkdir()
-    (folder / "request" / "graph.pb").write_bytes(job.graph)
-    (folder / "request" / "meta.json").write_bytes(job.meta)
-    options = {"key": job.key, "planner": job.planner, "jobs": job.jobs, "tune": job.tune}
-    (folder / ".options").write_text(json.dumps(options))
-    (folder / ".options").rename(folder / "options.json")
+            spent.used(child.stop())
 
 
 def _follow(
-    child: isolate.Child,
-    limits: isolate.Limits,
-    lines: Any,
-    progress: Progress,
-    stop: Callable[[], bool],
-    spent: Spent,
+    child: Running, lines: Any, progress: Progress, stop: Callable[[], bool], spent: Spent
 ) -> Died | None:
     """Until the child ends by itself with code 0: None; else why it did not."""
     stage = ("start", 0, 1)
@@ -180,8 +143,8 @@ def _follow(
         selector.register(lines, selectors.EVENT_READ)
         while True:
             ready = selector.select(TICK_SECONDS)
-            broken = child.exceeded()
-            spent.used(child.seconds)
+            seen = child.look()
+            spent.used(seen.seconds)
             if ready:
                 data = lines.read(65536)
                 if not data:
@@ -195,10 +158,8 @@ def _follow(
             progress(*stage)
             if stop():
                 return Died("")
-            if child.late():
-                return Died(f"it took longer than {limits.seconds:g} s")
-            if broken is not None:
-                return Died(f"it used {broken}")
+            if seen.broken is not None:
+                return Died(plain(seen.broken, 100))
 
 
 def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
@@ -213,41 +174,36 @@ def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
     return (stage if stage.isidentifier() else "unknown"), done, total
 
 
-def _plain(text: object, most: int) -> str:
-    """A child's words as they may go to terminals, logs and UTF-8: nothing that does not print."""
-    return "".join(character if character.isprintable() else " " for character in str(text)[:most])
-
-
-def _ended(child: isolate.Child) -> Died | None:
+def _ended(child: Running) -> Died | None:
     """Its output is closed: give it a moment to end, or count it as hanging."""
     deadline = time.monotonic() + 10
-    while (code := child.poll()) is None:
+    while (seen := child.look()).code is None:
         if time.monotonic() > deadline:
             return Died("it closed its output and did not end")
         time.sleep(0.02)
-    if code == 0:
+    if seen.code == 0:
         return None
-    return Died(f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+    if seen.broken is not None:
+        return Died(plain(seen.broken, 100))
+    try:
+        return Died(f"signal {signal.Signals(-seen.code).name}")
+    except ValueError:
+        return Died(f"exit code {seen.code}")
 
 
-def _result(child: isolate.Child, job: Job, log: Path) -> Unsigned | Refusal | Died:
-    refused = child.folder / "refused.json"
+def _result(child: Running, job: Job) -> Unsigned | Refusal | Died:
+    left = child.left()
+    if left.unreadable:
+        return Died(f"its answer cannot be read: {plain(left.unreadable, 200)}")
+    if left.refused is not None:
+        try:
+            return refusal_of(left.refused)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            return Died(f"its answer cannot be read: {error!r}")
+    if left.files is None:
+        return Died("it left no answer (its log is where it was compiled)")
     try:
-        if refused.exists():
-            document = json.loads(read_regular(refused, 65536))
-            reason = Reason(document["reason"])
-            return Refusal(
-                _plain(document["subject"], 200), reason, _plain(document["detail"], 500)
-            )
-        if not (child.folder / "unsigned" / MANIFEST).exists():
-            return Died(f"it left no answer (see {log})")
-        files = read_files(child.folder / "unsigned")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        return Died(f"its answer cannot be read: {error!r}")
+        check_files(job.artifact, left.files, job.expected)
     except Refused as error:
         return error.refusal
-    try:
-        check_files(job.artifact, files, job.expected)
-    except Refused as error:
-        return error.refusal
-    return Unsigned(job.artifact, files)
+    return Unsigned(job.artifact, left.files)

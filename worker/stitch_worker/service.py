@@ -19,6 +19,7 @@ from msgspec import structs
 from stitch_worker import attempts, unsigned
 from stitch_worker.answers import Answers, is_final, token_of
 from stitch_worker.attempts import Attempts
+from stitch_worker.children import Children
 from stitch_worker.compiling import Died, Job, Spent, compile_alone
 from stitch_worker.lease import SECONDS, Keeper, Lease, Leases
 from stitch_worker.revocation import revoked
@@ -34,16 +35,15 @@ from stitchcore.inject.contract import KERNEL_ABI
 from stitchcore.optimize.pipeline import key_of
 from stitchcore.optimize.request import Request
 from stitchcore.options import PLANNER, Options
-from stitchcore.sandbox import isolate
 
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Service:
-    """What a worker works with. `target` and `tf` (minor version) are its own; `logs` is a folder
-    of this machine; `observe` gets (event, key) for metrics and tests. `secret` is what kernels are
-    cached under for other graphs (units.py); without one they are not cached. `open` is what
+    """What a worker works with. `target` and `tf` (minor version) are its own; `children` starts
+    what handles graphs; `observe` gets (event, key) for metrics and tests. `secret` is what kernels
+    are cached under for other graphs (units.py); without one they are not cached. `open` is what
     compile children can reach here though they should not: it goes into every answer, to be
     counted."""
 
@@ -51,8 +51,7 @@ class Service:
     leases: Leases
     target: str
     tf: str
-    limits: isolate.Limits
-    logs: Path
+    children: Children
     planner: str = PLANNER
     tune: float = 0.0
     jobs: int = 1
@@ -69,7 +68,7 @@ def process(service: Service, key: str) -> str:
     worker is at it), "again" (its compile child died for the first time), "lost" (another worker
     took over), "gone" (the request was collected: who still wants it hands it in anew). Raises
     Refused(STORE_UNREADABLE) where the store does not do its part, and OSError where leases cannot
-    be asked: try again later.
+    be asked, or who starts compile children is gone: try again later.
     """
     if not KEY.fullmatch(key):
         raise Refused(key[:80], Reason.DIGEST_MISMATCH, "not a request's key")
@@ -162,8 +161,8 @@ def _job(service: Service, key: str) -> Job:
     if needs != (service.target, service.tf, KERNEL_ABI):
         detail = f"this worker has TensorFlow {service.tf}, ABI {KERNEL_ABI}"
         raise Refused(f"TensorFlow {needs[1]}, ABI {needs[2]}", Reason.UNSUPPORTED_VERSION, detail)
-    folder = service.logs
-    options = Options(folder, folder, folder, planner=service.planner, tune=service.tune)
+    nowhere = Path()  # no folder is in a key
+    options = Options(nowhere, nowhere, nowhere, planner=service.planner, tune=service.tune)
     artifact = key_of(request, device, options)
     expected = {"digest": digest, "target": target, "tf": service.tf, "abi": KERNEL_ABI}
     return Job(
@@ -175,6 +174,7 @@ def _job(service: Service, key: str) -> Job:
 
 def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keeper: Keeper) -> str:
     store, key = service.store, job.key
+    service.children.ready()  # nothing has begun where nobody can begin it
     known = structs.replace(known, started=known.started + 1)
     attempts.write(store, key, known)
     spent = Spent()
@@ -185,9 +185,8 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
         service.observe(stage, key)
 
     service.observe("begin", key)
-    log = service.logs / f"{key[:16]}.log"
     cache = _unit_cache(service, job)
-    result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent, cache)
+    result = compile_alone(job, service.children, progress, keeper.lost.is_set, spent, cache)
     if result is None or not keeper.check():
         return "lost"
     ended = _with_end(known, result, spent)

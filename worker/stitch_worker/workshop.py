@@ -1,4 +1,4 @@
-"""Compiles what a compile child asks for, outside of it: one process per translation unit.
+"""Has compiled what a compile child asks for, outside of it: one process per translation unit.
 
 The child parses a stranger's graph and may have been taken over; the C it sends is a stranger's
 text, and the compiler that reads it may be taken over too. But a unit is cached under the digest of
@@ -11,33 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import re
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
 from stitch_worker import units
+from stitch_worker.children import Children
 from stitch_worker.units import Unit, Units
 from stitchcore.device.records import Device, device_of
 from stitchcore.errors import Reason, Refused
-from stitchcore.sandbox import isolate
-from stitchcore.toolchain import c_compiler
-from stitchcore.toolchain.c_compiler import Compiler, command, find_compiler, unit_key
+from stitchcore.toolchain.c_compiler import Compiler, find_compiler, unit_key
 
 log = logging.getLogger("stitch.workshop")
-TICK_SECONDS = 0.01
-FOLDER_BYTES = 256 * 2**20
-_PROGRAM = 'cat > kernels.c && "$@"; code=$?; times >&2; [ $code = 0 ] && cat kernels.so'
-"""The shell's arguments are the compiler's command."""
-_TIMES = re.compile(rb"(\d+)m([\d.]+)s (\d+)m([\d.]+)s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\n\Z")
 
 
 @dataclass
@@ -47,7 +38,7 @@ class Workshop:
     to the child); `seconds` the processor seconds that compilers used."""
 
     cache: Units
-    limits: isolate.Limits
+    children: Children
     jobs: int
     counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -84,7 +75,7 @@ class Workshop:
                             units.send(channel, msgspec.msgpack.encode(unit) if unit else b"")
         except (OSError, ValueError) as error:
             if not self._end.is_set():
-                log.warning("a compile child asks for what cannot be: %s", error)
+                log.warning("a compile child is served no more: %s", error)
         finally:
             _shut(channel)  # whoever waits for an answer learns that none comes
 
@@ -99,9 +90,7 @@ class Workshop:
             log.warning("%s", refused.refusal)
             if refused.refusal.reason is not Reason.STORE_UNREADABLE:
                 result = "refused"
-        unit, seconds = compile_alone(
-            data, key, command(compiler, device), compiler.version, self.limits, self._end
-        )
+        unit, seconds = self.children.compile(data, key, self.cache.target, self._end.is_set)
         if unit is None:
             return None, "failed", seconds
         try:
@@ -138,83 +127,3 @@ def _receive_sources(channel: socket.socket) -> list[bytes] | None:
         remaining -= len(source)
         sources.append(source)
     return sources
-
-
-def compile_alone(
-    source: bytes,
-    key: str,
-    compiler: list[str],
-    version: str,
-    limits: isolate.Limits,
-    end: threading.Event,
-) -> tuple[Unit | None, float]:
-    """The unit of `source`, made by `compiler` in a process of its own, and the processor seconds
-    it took; None where it fails, breaks a limit, or `end` is set. Raises OSError."""
-    with (
-        _memory(b"source", source) as stdin,
-        _memory(b"library") as stdout,
-        _memory(b"said") as stderr,
-    ):
-        argv = ["sh", "-c", _PROGRAM, "sh", *compiler]
-        compiler_limits = replace(
-            limits,
-            private=FOLDER_BYTES,
-            file_bytes=units.MAXIMUM_LIBRARY,
-            apart=True,
-            shown=(*limits.shown, str(c_compiler.INCLUDE)),
-        )
-        child = isolate.command(argv, compiler_limits, stdin=stdin, stdout=stdout, stderr=stderr)
-        started = time.monotonic()
-        look = started + 0.5
-        try:
-            while (code := child.poll()) is None:
-                if end.wait(TICK_SECONDS) or child.late():
-                    break
-                if time.monotonic() > look:
-                    look += 0.5
-                    if child.exceeded() is not None:
-                        break
-        finally:
-            child.stop()
-        elapsed = time.monotonic() - started
-        remarks = _content(stderr, units.MAXIMUM_REMARKS)
-        if code != 0:
-            log.warning("unit %s: %s", key[:16], _short(remarks) if code else "it was ended")
-            return None, elapsed if code is None else min(elapsed, _seconds(remarks, elapsed))
-        seconds = min(elapsed, _seconds(remarks, elapsed))
-        library = _content(stdout, units.MAXIMUM_LIBRARY)
-    return Unit(key, version, _TIMES.sub(b"", remarks).decode(errors="replace"), library), seconds
-
-
-def _seconds(said: bytes, otherwise: float) -> float:
-    """Processor seconds of the compiler, by the shell's `times`."""
-    times = _TIMES.search(said)
-    if times is None:
-        return otherwise
-    parts = [float(part) for part in times.groups()]
-    return sum(
-        60 * minutes + seconds for minutes, seconds in zip(parts[::2], parts[1::2], strict=True)
-    )
-
-
-def _short(said: bytes) -> str:
-    """What a compiler says, as a line of a log; a stranger's text."""
-    return repr(_TIMES.sub(b"", said)[-300:].decode(errors="replace"))
-
-
-@contextmanager
-def _memory(name: bytes, content: bytes = b"") -> Iterator[int]:
-    """A file in memory that has no name; the descriptor stands at its beginning."""
-    handle = os.memfd_create(name.decode(), os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(handle, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(handle, 0, os.SEEK_SET)
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _content(handle: int, limit: int) -> bytes:
-    """The first `limit` bytes of a file in memory."""
-    return os.pread(handle, limit, 0)

@@ -19,11 +19,12 @@ from sqlalchemy import Connection
 
 from stitch_operator.gateway import claims, counting, groups, jobs, savings, workloads
 from stitch_operator.gateway.counting import IDLE, count
-from stitch_operator.gateway.database import connect, run
+from stitch_operator.gateway.database import connect, is_server, run
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity, run_times
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.savings import Bounds, Report
+from stitch_operator.gateway.sharing import HEARD_SECONDS, About, Sum
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
 from stitchcore.report.job import Job
@@ -59,6 +60,12 @@ HAPPENED = (
 REFUSED = (
     "INSERT INTO refusals (namespace, request, reason, time) "
     "VALUES (:namespace, :request, :reason, :now) ON CONFLICT DO NOTHING"
+)
+TAKEN = (
+    "INSERT INTO taken (gateway, kind, namespace, before, total, time) "
+    "VALUES (:gateway, :kind, :namespace, :before, :total, :now) "
+    "ON CONFLICT (gateway, kind, namespace) DO UPDATE SET "
+    "before = excluded.before, total = excluded.total, time = excluded.time"
 )
 SWAP = (
     "INSERT INTO swaps (namespace, pod, session, key, owner, state, time, graph, reason) "
@@ -130,12 +137,13 @@ def _where(identity: Identity, session: str) -> dict[str, str]:
 
 class Ledger:
     """Open with a file's path, or the URL of a PostgreSQL database; close when done. At most
-    `namespaces` have totals of their own."""
+    `namespaces` have totals of their own. `shared`: other gateways may have it open, too."""
 
     def __init__(
         self, where: Path | str, namespaces: int = MAX_NAMESPACES, quota: Quota | None = None
     ) -> None:
         self._database = connect(where)
+        self.shared = is_server(where)
         self._namespaces = namespaces
         self._quota = quota or Quota()
 
@@ -523,6 +531,25 @@ class Ledger:
         with self._database.reading() as db:
             return counting.counts(db)
 
+    def exchange(
+        self, gateway: str, news: Mapping[About, Sum], now: float
+    ) -> dict[tuple[str, About], Sum]:
+        """Write what `gateway` has taken; what others have written lately, by gateway."""
+        if news:
+            with self._database.writing() as db:
+                for (kind, namespace), one in news.items():
+                    values = {"before": one.before, "total": one.total, "now": now}
+                    run(db, TAKEN, gateway=gateway, kind=kind, namespace=namespace, **values)
+        with self._database.reading() as db:
+            rows = run(
+                db,
+                "SELECT gateway, kind, namespace, before, total FROM taken "
+                "WHERE gateway <> :gateway AND time > :since",
+                gateway=gateway,
+                since=now - HEARD_SECONDS,
+            )
+            return {(row[0], (row[1], row[2])): Sum(row[3], row[4]) for row in rows}
+
     def prune(self, now: float) -> int:
         """Forgets sessions that have been silent for KEPT_SECONDS, and requests that were not
         handed in for so long and nobody reports savings of; totals and breakers stay, and what a
@@ -547,6 +574,7 @@ class Ledger:
                 limit=limit,
             )
             workloads.forget(db, limit)
+            run(db, "DELETE FROM taken WHERE time < :limit", limit=now - 60 * HEARD_SECONDS)
             for table in ("requests", "kept"):
                 submitted = "SELECT request FROM submissions"
                 run(db, f"DELETE FROM {table} WHERE request NOT IN ({submitted})")

@@ -46,11 +46,13 @@ def take(
 
 
 class Buckets:
-    """One bucket per name; the one used longest ago is forgotten (and so full again)."""
+    """One bucket per name; the one used longest ago is forgotten (and so full again). `totals` is
+    what was taken here, by name."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._levels: OrderedDict[str, Level] = OrderedDict()
+        self.totals: dict[str, float] = {}
 
     def take(self, name: str, amount: float, now: float, begun: bool = False) -> float:
         """Seconds to wait before `amount` may be taken; 0 when it has been. What has `begun` may
@@ -58,15 +60,27 @@ class Buckets:
         again."""
         debt = self._rate.burst if begun else 0.0
         level, wait = take(self._levels.pop(name, None), self._rate, amount, now, debt)
-        self._levels[name] = level
-        if len(self._levels) > MOST_NAMESPACES:
-            self._levels.popitem(last=False)
+        self._keep(name, level)
+        if not wait and amount:
+            self.totals[name] = self.totals.get(name, 0.0) + amount
         return wait
 
     def charge(self, name: str, amount: float, now: float) -> None:
         """Takes what has been used already, down to a burst's debt."""
+        self.charge_others(name, amount, now)
+        self.totals[name] = self.totals.get(name, 0.0) + amount
+
+    def charge_others(self, name: str, amount: float, now: float) -> None:
+        """The same of what was taken elsewhere."""
         level, _ = take(self._levels.pop(name, None), self._rate, 0, now, self._rate.burst)
-        self._levels[name] = Level(max(level.held - amount, -self._rate.burst), now)
+        held = min(self._rate.burst, max(level.held - amount, -self._rate.burst))
+        self._keep(name, Level(held, now))
+
+    def _keep(self, name: str, level: Level) -> None:
+        self._levels[name] = level
+        if len(self._levels) > MOST_NAMESPACES:
+            forgotten, _ = self._levels.popitem(last=False)
+            self.totals.pop(forgotten, None)
 
 
 class Held:

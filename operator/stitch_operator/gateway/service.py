@@ -27,6 +27,7 @@ from stitch_operator.gateway.metrics import Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
+from stitch_operator.gateway.sharing import SHARE_SECONDS, Sharing
 from stitch_operator.gateway.standing import (
     PAUSE_SECONDS,
     SILENT_SECONDS,
@@ -155,6 +156,10 @@ class Service:
         self._budgets = Buckets(Rate(parts.shares.day / DAY_SECONDS, parts.shares.day))
         self._lines: dict[str, Line[Known]] = {}
         self._recounts = Buckets(RECOUNTS)
+        self._sharing = Sharing(
+            {"calls": self.calls, "bytes": self.bytes, "compiles": self._compiles,
+             "day": self._budgets}
+        )  # fmt: skip
         self._archives = Archives()
         self._idle = waiting.Reader(parts.store)
         self._memory = Memory(OrderedDict(), OrderedDict())
@@ -165,14 +170,16 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        loops = (
+        loops = [
             (self._follow, FOLLOW_SECONDS),
             (self._read_trust, TRUST_SECONDS),
             (self._prune, PRUNE_SECONDS),
             (self._note, NOTE_SECONDS),
             (self._settle, FIGURES_SECONDS),
             (self._read_idle, waiting.LOOK_SECONDS),
-        )
+        ]
+        if self.parts.ledger.shared:
+            loops.append((self._share, SHARE_SECONDS))
         self._tasks = [asyncio.create_task(every(*loop)) for loop in loops]
 
     async def stop(self) -> None:
@@ -507,6 +514,14 @@ class Service:
                 self.metrics.compiled(known.target, waited)
                 await self._finish(known, said)
                 self._waits_no_more(request)
+
+    async def _share(self) -> None:
+        """Tell the other gateways what namespaces have taken here, and hear what they took."""
+        news = self._sharing.news()
+        others = await self.ledger(
+            self.parts.ledger.exchange, self._sharing.name, news, time.time()
+        )
+        self._sharing.hear(news, others, time.monotonic())
 
     async def _give_up(self, known: Known, enqueued: float) -> None:
         """A task that no worker has begun for so long takes nobody's place, where there are any:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from stitch_operator.gateway import body, digests, graph_size
 from stitch_operator.gateway.body import Limits
-from stitch_operator.gateway.limits import Held, Level, Rate, take
+from stitch_operator.gateway.limits import Buckets, Held, Level, Rate, take
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.records import SubmitGraph, decode
+from stitch_operator.gateway.sharing import Sharing, Sum
 from stitch_operator.gateway.standing import (
     NO_WORKER_SECONDS,
     OTHER_CODE_SECONDS,
@@ -314,3 +315,72 @@ def test_what_is_told_of_it() -> None:
     nobody = tell("r", Next.NO_WORKER, None, "q")
     assert (nobody.http_status, nobody.retry_after) == (409, NO_WORKER_SECONDS)
     assert json.dumps(nobody.document())
+
+
+# ---- rates of several gateways -------------------------------------------------------------------
+RATE = Rate(1.0, 10.0)
+
+
+class Ledger:
+    """What gateways have written, as the real one has it."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, tuple[str, str]], Sum] = {}
+
+    def round(self, one: Sharing, now: float, away: bool = False) -> None:
+        news = one.news()
+        if not away:
+            self.rows |= {(one.name, about): value for about, value in news.items()}
+            others = {about: value for about, value in self.rows.items() if about[0] != one.name}
+            one.hear(news, others, now)
+
+
+def sharing() -> Sharing:
+    return Sharing({"calls": Buckets(RATE)})
+
+
+def let_through(one: Sharing, tries: int, now: float) -> int:
+    return sum(not one.buckets["calls"].take("team", 1, now) for _ in range(tries))
+
+
+@given(st.integers(2, 4), st.lists(st.integers(0, 3), min_size=30, max_size=60))
+def test_gateways_let_no_more_through_than_one_would(many: int, order: list[int]) -> None:
+    """Each second one is asked as often as it likes; then all tell and hear. A burst of each goes
+    beyond what one would let through, and no more, however long it lasts."""
+    ledger, gateways = Ledger(), [sharing() for _ in range(many)]
+    passed = 0
+    for second, which in enumerate(order):
+        passed += let_through(gateways[which % many], 20, second)
+        for one in gateways:
+            ledger.round(one, second)
+    assert passed <= many * RATE.burst + RATE.per_second * len(order)
+
+
+def test_a_ledger_that_is_away_is_told_later() -> None:
+    ledger, first, second = Ledger(), sharing(), sharing()
+    assert let_through(first, 20, 0.0) == 10
+    for one in (first, second):
+        ledger.round(one, 0.0, away=True)
+    assert let_through(second, 4, 0.0) == 4, "its own bucket"
+    for one in (first, second, first):
+        ledger.round(one, 0.0)
+    assert let_through(second, 20, 0.0) == 0
+    assert let_through(second, 20, 4.0) == 0, "what both took has to flow in again"
+    assert let_through(second, 20, 10.0) > 0
+
+
+def test_one_that_starts_later_is_not_charged_for_all_that_was() -> None:
+    ledger, first = Ledger(), sharing()
+    for second in range(100):
+        let_through(first, 1, second)
+        ledger.round(first, second)
+    later = sharing()
+    ledger.round(later, 100.0)
+    assert let_through(later, 20, 100.0) == 9
+
+
+def test_nothing_is_written_where_nothing_was_taken() -> None:
+    ledger, one = Ledger(), sharing()
+    let_through(one, 3, 0.0)
+    ledger.round(one, 0.0)
+    assert one.news() == {}

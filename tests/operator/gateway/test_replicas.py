@@ -115,6 +115,37 @@ def _told(gateways: list[Gateway], said: dict[str, Any]) -> None:
         assert answer.status_code == 503, answer.text
 
 
+def test_a_namespaces_rate_is_that_of_all_gateways(tmp_path: Path, postgres: Postgres) -> None:
+    """As many calls as go through, at both, for a while: not twice the rate."""
+    rate, url = 5.0, postgres.fresh()
+    with ExitStack() as stack:
+        broker = stack.enter_context(processes.redis(free_port(), tmp_path))
+        both = [
+            stack.enter_context(
+                processes.gateway(tmp_path, broker, "--calls", str(rate), ledger=url)
+            )
+            for _ in range(2)
+        ]
+        passed, began = [0, 0], time.monotonic()
+
+        def ask(number: int) -> None:
+            while time.monotonic() < began + 25:
+                answer = both[number].client.get(f"/v1/graphs/{'0' * 64}")
+                passed[number] += answer.status_code == 404
+                assert answer.status_code in (404, 429), answer.text
+                time.sleep(0.05)
+
+        asking = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
+        for one in asking:
+            one.start()
+        for one in asking:
+            one.join()
+        elapsed = time.monotonic() - began
+    bursts = 2 * 2 * rate
+    assert sum(passed) <= rate * elapsed + bursts + 3 * rate, passed
+    assert sum(passed) >= rate * 10, "and no less than one gateway's share of it"
+
+
 def test_one_whose_clock_is_wrong_is_not_ready(
     running: Running, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
 ) -> None:
