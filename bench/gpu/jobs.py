@@ -52,8 +52,8 @@ def rehearsal(dump: Path) -> Way:
     sees it, too."""
     from tests.gpu_rehearsal.build import fake_gpu
 
-    begun = (sys.executable, "-m", "tests.gpu_rehearsal")
-    begun_by = {name: (*begun[:2], f"{begun[2]}.{name}") for name in ("with_gpu", "stitch")}
+    python = (sys.executable, "-m", "tests.gpu_rehearsal.with_gpu")
+    stitch = (sys.executable, "-m", "tests.gpu_rehearsal.stitch")
     environment = {
         "FAKE_GPU_DEVICE": str(fake_gpu().device),
         "FAKE_GPU_OP_US": "100",
@@ -61,7 +61,7 @@ def rehearsal(dump: Path) -> Way:
         "STITCH_PLUGIN": str(fake_gpu().plugin),
         "STITCH_DUMP": str(dump),
     }
-    return Way(begun_by["with_gpu"], begun_by["stitch"], environment)
+    return Way(python, stitch, environment)
 
 
 def _said(way: Way, folder: Path, command: Sequence[str]) -> str:

@@ -11,12 +11,14 @@ import time
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import bench.gpu
+from bench.gpu import jobs
 from bench.gpu.__main__ import LEFT
 from bench.gpu.session import ABSENT, Part, parts, run
 
@@ -68,6 +70,23 @@ def test_nothing_of_a_part_is_left_when_its_time_is_up(tmp_path: Path) -> None:
     status = Path(f"/proc/{number}/stat")
     while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.05)  # killed, and still to end
+
+
+def test_a_job_that_fails_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran(way: object, folder: Path, name: str, *arguments: str) -> tuple[Any, Any, Any]:
+        if name == "custom_loop":
+            raise RuntimeError("custom_loop.py: -11")
+        made = {"figures": [1.0]}
+        return made, made, {"steps": [{"status": "stitched"}], "refusals": {}}
+
+    monkeypatch.setattr(jobs, "sees_gpu", lambda way, folder: True)
+    monkeypatch.setattr(jobs, "run", ran)
+    assert jobs.main(["--output", str(tmp_path)]) == 1
+    lines = (tmp_path / "jobs.md").read_text().splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["failed", "stitched", "stitched"]
+    assert "-11" in json.loads((tmp_path / "jobs.json").read_text())["jobs"][0]["failed"]
 
 
 IMAGE = frozenset(
