@@ -92,7 +92,7 @@ reproduce: $(STAMP)
 # jobs, the calibration record, then the workloads against XLA:GPU and Inductor. Ends within
 # GPU_SECONDS; given again it goes on with what is left. GPU_OPTIONS=--dry-run rehearses it.
 gpu: $(if $(filter $(VENV)/%,$(GPU_PYTHON)),$(STAMP))
-	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m bench.gpu.session \
+	PYTHONPATH=.:operator:worker:$$PYTHONPATH $(GPU_PYTHON) -m bench.gpu.session \
 		--seconds $(GPU_SECONDS) --output $(GPU_OUTPUT) $(GPU_OPTIONS)
 
 # A real Kubernetes cluster on this machine, built from Go modules once and kept outside the checkout.

@@ -6,9 +6,10 @@ flushed before each, aliases honoured by all. Whole steps by the host's clock, t
 part by CUPTI. Results go to bench/results/gpu.{json,md,png} after each module.
 
 A module that is there already is not measured again (`--again` does), so that a run that was cut
-off goes on where it ended. With `--seconds` it ends in time, and says what is left (code 3).
-Without a GPU it says so and ends with code 2. `--dry-run` runs everything but the timing on the
-tests' stand-in driver and host memory, XLA on the CPU, and writes to --output only.
+off goes on where it ended; one that has no figures of ours went wrong (code 1), and is. With
+`--seconds` it ends in time, and says what is left (code 3). Without a GPU it says so and ends with
+code 2. `--dry-run` runs everything but the timing on the tests' stand-in driver and host memory,
+XLA on the CPU, and writes to --output only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.gpu.entrants import STITCHED
 from bench.gpu.measure import NO_GPU, WORKLOADS
 from bench.gpu.report import Machine, Row, read, read_row, table, write
 
@@ -104,6 +106,8 @@ def run(order: Order) -> int:
                     rows.clear()  # figures of another machine are no comparison
                 machine = found[0]
                 rows[one.name] = found[1]
+                if STITCHED not in found[1].figures:
+                    failed[one.name] = "; ".join(found[1].notes)
                 write(order.output, machine, list(rows.values()))
                 print(table(machine, [found[1]]), flush=True)
     return _told(order, machine, rows, failed)
@@ -139,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no module {', '.join(unknown)} in {WORKLOADS}; there is {', '.join(names)}")
     earlier = None if given.again else read(given.output)
-    there = {row.module for row in earlier[1]} if earlier else set()
+    there = {row.module for row in earlier[1] if STITCHED in row.figures} if earlier else set()
     chosen = given.names or (["softmax_grad"] if given.dry_run else names)
     wanted = [name for name in chosen if name not in there]
     if earlier is not None and len(wanted) < len(chosen):

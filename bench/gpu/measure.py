@@ -241,11 +241,11 @@ def gpu(stack: ExitStack) -> Bench:
     return Bench(machine, Place(target, device, cuda, lambda _: None), clock, "cuda")
 
 
-def dry(stack: ExitStack) -> Bench:
+def dry(stack: ExitStack, computes: bool = True) -> Bench:
     """The tests' stand-in driver and host memory: every part of the way but real time."""
     from tests.runtime.host import dry_device
 
-    device, cuda, made = stack.enter_context(dry_device())
+    device, cuda, made = stack.enter_context(dry_device(computes))
     clock = Clock(device, 1 << 12, 1 << 12)
     stack.callback(clock.close)
     machine = Machine("stand-in driver", "sm_90", "no driver", 0.0, True)

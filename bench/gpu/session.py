@@ -6,13 +6,17 @@ minutes at a time: what went well is in DIR/session.json and is not done again b
 which goes on until nothing is left (code 0; else 3, or 1 for what went wrong, whose words are in
 DIR/session.txt). `--dry-run` runs the same parts where there is no GPU, on stand-ins, so that a
 device's first minute is not lost to a mistake.
+
+What a lent machine's Python lacks travels as wheels; PYTHONPATH names where they were put.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +30,8 @@ SANITIZED = ("softmax_grad", "layernorm_gelu_grad", "mlp_train", "transformer_de
 """Small modules with all kinds of kernels: a sanitizer makes each many times slower."""
 TOOLS = ("memcheck", "racecheck", "synccheck")
 LEAST_SECONDS = 15.0
+ABSENT = 127
+"""A command that is not there, as a shell says it."""
 WORDS = "session.txt"
 """What all parts say."""
 
@@ -57,13 +63,11 @@ def parts(output: Path, python: str, dry: bool = False) -> list[Part]:
     jobs = (python, "-m", "bench.gpu.jobs", "--output", str(output), *rehearsed)
     jobs += ("--steps", "60", "--only", "inference") if dry else ()
     calibration = (python, "-m", "bench.gpu.calibration", "--output", str(output / "device.json"))
-    one_launch = "each_kernel_is_launched_alone_and_the_record_written"
-    calibrated = (*pytest, "tests/runtime/test_calibration.py", "-k", one_launch)
     bench = (python, "-m", "bench.gpu", *rehearsed, "--output", str(output))
     return [
         *found,
         Part("jobs", jobs, 240.0),
-        Part("calibration", calibrated if dry else calibration, 90.0),
+        Part("calibration", (*calibration, *rehearsed), 90.0),
         Part("bench", bench, 1e6),
     ]
 
@@ -90,7 +94,8 @@ def run(given: Sequence[Part], output: Path, deadline: float) -> int:
 
 
 def _run(part: Part, output: Path, seconds: float) -> int:
-    """Its exit code; LEFT where its time was up."""
+    """Its exit code; LEFT where its time was up: then no process of it is left either, which would
+    have the device."""
     began = time.monotonic()
     command = part.command
     if part.name == "bench":  # it ends by itself, with what it has
@@ -99,11 +104,16 @@ def _run(part: Part, output: Path, seconds: float) -> int:
     with log.open("ab") as words:
         words.write(f"\n==== {part.name}\n".encode())
         words.flush()
-        process = subprocess.Popen(command, stdout=words, stderr=subprocess.STDOUT)
         try:
+            process = subprocess.Popen(
+                command, stdout=words, stderr=subprocess.STDOUT, start_new_session=True
+            )
             code = process.wait(seconds)
+        except OSError as error:
+            words.write(f"{error}\n".encode())
+            code = ABSENT
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             code = LEFT
     last = log.read_text(errors="replace").strip().splitlines()[-1]

@@ -7,7 +7,6 @@ quickest; calls are not made in parallel because NVRTC serialises them.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stitchcore.errors import Reason, Refused
+from stitchcore.toolchain import cuda_wheels
 
 INCLUDE = Path(__file__).resolve().parent.parent / "codegen" / "include"
 BATCH = 20
@@ -158,7 +158,7 @@ def _require(holds: bool, what: str, status: int) -> None:
 
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
-    for folder in _folders():
+    for folder in cuda_wheels.folders("cuda_nvrtc"):
         for path in sorted(folder.glob("libnvrtc-builtins.so*")):
             ctypes.CDLL(str(path))  # NVRTC 13 opens it by its bare name, and looks nowhere near
         for path in sorted(folder.glob("libnvrtc.so*")):
@@ -178,19 +178,3 @@ _CREATE: Sequence[type] = (
     ctypes.c_void_p,
     ctypes.c_void_p,
 )
-
-
-_PACKAGES = ("nvidia.cuda_nvrtc", "nvidia.cu13")
-"""Where wheels of CUDA 12, and of CUDA 13, put NVRTC."""
-
-
-def _folders() -> list[Path]:
-    folders: list[Path] = []
-    for package in _PACKAGES:
-        try:
-            spec = importlib.util.find_spec(package)
-        except ModuleNotFoundError:
-            continue
-        if spec is not None and spec.submodule_search_locations is not None:
-            folders += [Path(location) / "lib" for location in spec.submodule_search_locations]
-    return folders

@@ -15,6 +15,7 @@ from tests.gpu_rehearsal.build import fake_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+FAULTY = ROOT / "tests" / "jobs" / "scripts" / "faulty.py"
 SECONDS = 300.0
 """A run that takes longer hangs."""
 
@@ -56,10 +57,12 @@ def stitched(
     *arguments: object,
     code: int = 0,
     proved: bool = False,
+    fault: tuple[str, int] | None = None,
     **environment: str,
 ) -> Ran:
     """By `stitch run --wait`, which is to end with `code`; store, cache and dump are in `folder`.
-    `proved`: by a worker that has such a GPU, too."""
+    `proved`: by a worker that has such a GPU, too. `fault`: one on purpose, of FAULTY, and the pass
+    at which it happens."""
     given = {
         "STITCH_CACHE": str(folder / "cache"),
         "STITCH_KEY": str(folder / "signing.key"),
@@ -71,7 +74,10 @@ def stitched(
     module = "tests.gpu_rehearsal.stitch" if proved else "stitchcore.cli"
     command = [sys.executable, "-m", module, "run", "--wait", "--json"]
     command += ["--store", str(folder / "store"), "--"]
-    command += _program(name, folder / f"{name}.json", *arguments)
+    program = _program(name, folder / f"{name}.json", *arguments)
+    command += (
+        program if fault is None else [*program[:3], str(FAULTY), *map(str, fault), *program[3:]]
+    )
     said, complained = _finished(command, given, code)
     summary = json.loads(said.strip().splitlines()[-1])
     lines = tuple(line for line in complained.splitlines() if line.startswith("[stitch]"))

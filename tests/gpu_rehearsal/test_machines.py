@@ -70,6 +70,30 @@ def test_a_worker_that_cannot_have_the_gpu_proves_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.nightly
+def test_a_job_that_fits_is_not_ended_by_us(tmp_path: Path) -> None:
+    """On a GPU that has little more than the untouched job holds, 33 to 37 MiB."""
+    little = {"FAKE_GPU_MEMORY_MB": "40"}
+    plain = jobs.untouched(tmp_path, "tight", **little)
+    assert plain.made["peak"] > 0.75 * (40 << 20), plain
+    ours = jobs.stitched(tmp_path, "tight", **little, **COSTS)
+    np.testing.assert_allclose(ours.made["losses"], plain.made["losses"], rtol=TOLERANCE)
+    [step] = ours.steps
+    assert step["status"] in ("stitched", "rolled_back"), ours
+    if step["status"] == "rolled_back":
+        assert any("memory" in line for line in ours.lines), ours
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", ["output", "guard"])
+def test_a_kernel_that_gets_no_memory_leaves_its_work(point: str, tmp_path: Path) -> None:
+    """In the middle of a job: TensorFlow's operations do that step's, and a reason is told."""
+    plain = jobs.untouched(tmp_path, "tight")
+    ours = jobs.stitched(tmp_path, "tight", fault=(f"native:{point}", 5), **COSTS)
+    np.testing.assert_allclose(ours.made["losses"], plain.made["losses"], rtol=TOLERANCE)
+    assert ours.refusals == {"kernel_failed" if point == "output" else "guard_failed": 1}, ours
+
+
+@pytest.mark.nightly
 def test_two_jobs_on_one_gpu(tmp_path: Path) -> None:
     """At the same time, with a store of their own each."""
     arguments = ("custom_loop", "--steps", STEPS)

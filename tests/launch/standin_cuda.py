@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stitchcore.errors import Refused
 from stitchcore.inject import build
 from stitchcore.runtime.cuda_library import CudaLibrary, DeviceBuffer
+from stitchcore.toolchain import nvrtc
 
 HERE = Path(__file__).parent / "standin"
 SOURCES = tuple(sorted(HERE.glob("*.cc")))
@@ -132,6 +134,15 @@ def fake_cubin(kernels: Mapping[str, FakeKernel], target: str = "sm_90") -> byte
     return ident + start + counts + body + headers
 
 
+def newest_driver() -> int:
+    """CUDA's version in a driver that loads what NVRTC makes here."""
+    try:
+        major, minor = map(int, nvrtc.nvrtc_version().split("."))
+    except Refused:
+        return 12090
+    return 1000 * major + 10 * minor
+
+
 class Standin:
     """One process has one: `devices` makes it a fresh one. A copy of the library at another path
     is a driver of its own."""
@@ -151,10 +162,12 @@ class Standin:
         multiprocessors: int = 4,
         cooperative: bool = True,
         service: bool = False,
-        version: int = 12090,
+        version: int = 0,
         shared_optin: int = 232448,
     ) -> None:
-        figures = (major, minor, multiprocessors, int(cooperative), int(service), version)
+        """A `version` of 0: a driver as new as NVRTC."""
+        known = version or newest_driver()
+        figures = (major, minor, multiprocessors, int(cooperative), int(service), known)
         self._library.standin_devices(count, *figures, shared_optin)
 
     def fail(self, call: int, result: int = 999, sticky: bool = False) -> None:

@@ -168,16 +168,19 @@ def host_device(standin: Standin) -> Iterator[HostDevice]:
 
 
 @contextmanager
-def dry_device() -> Iterator[tuple[HostDevice, CudaLibrary, Callable[[GpuModule], None]]]:
+def dry_device(
+    computes: bool = True,
+) -> Iterator[tuple[HostDevice, CudaLibrary, Callable[[GpuModule], None]]]:
     """A device for `python -m bench.gpu --dry-run`, the launch library on it, and what must be told
-    of each module, so that its kernels can run. Ends with AssertionError for misuse of the driver.
+    of each module, so that its kernels can run: unless it `computes` none. Ends with AssertionError
+    for misuse of the driver.
     """
     standin = Standin()
     standin.devices(multiprocessors=132)
     standin.free_memory(1 << 34)
     standin.do("cuInit", 0)
     known: dict[str, Kernels] = {}
-    standin.on_launch(lambda ran: known[ran.name](ran))
+    standin.on_launch((lambda ran: known[ran.name](ran)) if computes else lambda _: None)
 
     def made(module: GpuModule) -> None:
         kernels = Kernels(module.kernels, in_c(module.kernels))

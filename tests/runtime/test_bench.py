@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench.gpu import measure
-from bench.gpu.__main__ import LEFT, NO_GPU, main
+from bench.gpu.__main__ import LEFT, NO_GPU, Order, Running, main
 from bench.gpu.entrants import Entrant
 from bench.gpu.inductor import NotExpressed, function
 from bench.gpu.report import Figures, Machine, Row, read, read_row, table, write, write_row
@@ -56,6 +56,28 @@ def test_a_dry_run_goes_all_the_way_and_claims_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "gpu.png").stat().st_size > 1000
     made = (tmp_path / "gpu.json").stat().st_mtime_ns
     assert main(call) == 0 and (tmp_path / "gpu.json").stat().st_mtime_ns == made
+
+
+def test_a_module_without_figures_of_ours_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no result, and the next run has it again."""
+    row = Row("softmax_grad", {}, {}, [], None, ["stitched: old_driver"])
+    machine = Machine("stand-in driver", "sm_90", "no driver", 1.0, True)
+
+    class Ended(Running):
+        def __init__(self, name: str, order: Order, folder: Path) -> None:
+            super().__init__("none", order, folder)
+            self.process.wait()
+            self.name = name
+            write_row(self.row, machine, row)
+
+    call = ["--dry-run", "--output", str(tmp_path), "softmax_grad"]
+    monkeypatch.setattr("bench.gpu.__main__.Running", Ended)
+    for _ in range(2):
+        assert main(call) == 1
+        assert read(tmp_path) == (machine, [row])
+        (tmp_path / "gpu.png").unlink()  # made anew
 
 
 def test_without_time_it_says_what_is_left(

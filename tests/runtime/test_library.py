@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stitchcore.runtime.gpu
+from stitchcore.errors import Refused
 from stitchcore.hlo.evaluator.evaluate import apply
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, instruction, topological
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 from stitchcore.hlo.text.parser import parse
-from stitchcore.runtime.gpu.library import dispatch, sort
+from stitchcore.runtime.gpu.library import cublas, dispatch, sort
 from stitchcore.runtime.gpu.library.gemm import gemm
 from stitchcore.runtime.gpu.trip_count import MOST_TRIPS, trip_count
+from tests.launch.standin_cuda import standin_library
 from tests.runtime.host import HostDevice
 from tests.runtime.whole import leaves
 
@@ -387,3 +389,18 @@ def test_a_condition_on_data_has_no_count() -> None:
     )
     [loop] = [n for n in topological([parse(text).entry.root]) if n.opcode == op.WHILE]
     assert trip_count(loop) is None
+
+
+@pytest.mark.parametrize("package", ["cublas", "cu13"])
+def test_cublas_is_found_in_its_wheel(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no loader looks: a wheel of CUDA 12 has a package of its own, those of 13 share one."""
+    folder = tmp_path / "nvidia" / package / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libstandin.so.1").symlink_to(standin_library())
+    monkeypatch.syspath_prepend(tmp_path)
+    found = cublas.load(("libstandin.so.0", "libstandin.so.1"))
+    assert found._name == str(folder / "libstandin.so.1")
+    with pytest.raises(Refused, match="library_call"):
+        cublas.load(("libstandin.so.0",))

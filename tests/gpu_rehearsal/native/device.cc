@@ -165,7 +165,12 @@ Stream::~Stream() {
 void Stream::Run(const Work& work) {
   static const int64_t every = Number("FAKE_GPU_OP_US", 10);
   static const bool paced = Number("FAKE_GPU_PACED", 0) != 0;
+  static const int64_t jitter = Number("FAKE_GPU_JITTER", 0);
   int64_t cost = 1000 * (work.cost >= 0 ? work.cost : every), begin = Now();
+  if (jitter > 0) {
+    noise_ = noise_ * 1664525 + 1013904223;  // Numerical Recipes' generator
+    cost += cost * (static_cast<int64_t>((noise_ >> 8) % (2 * jitter + 1)) - jitter) / 100;
+  }
   if (work.name.empty()) {  // a mark, a wait: on no data
     work.run();
   } else {

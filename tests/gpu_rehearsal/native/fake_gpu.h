@@ -8,6 +8,7 @@
 // measurements by events do not depend on this machine. Environment variables:
 //
 //   FAKE_GPU_OP_US, FAKE_GPU_KERNEL_US   what an operation of TensorFlow's, a stitched kernel costs
+//   FAKE_GPU_JITTER=20                   by up to so many percent more or less, each time anew
 //   FAKE_GPU_PACED=1                     work really takes that long
 //   FAKE_GPU_SYNC=1                      the host does not run ahead
 //   FAKE_GPU_POISON=1                    fresh memory is NaN
@@ -70,6 +71,7 @@ struct Stream {
   std::deque<Work> queue_;
   uint64_t issued_ = 0, done_ = 0;
   bool ends_ = false;
+  uint32_t noise_ = 1;
   int64_t clock_ = 0;  // nanoseconds of work so far, read and moved by the work itself
   std::thread thread_;
 };

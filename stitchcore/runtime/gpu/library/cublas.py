@@ -11,6 +11,7 @@ from typing import Any
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.runtime.gpu.library.gemm import Gemm, Matrices
+from stitchcore.toolchain import cuda_wheels
 
 NAMES = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 WORKSPACE_BYTES = 32 << 20
@@ -31,7 +32,7 @@ class Cublas:
     """A handle for one stream. `workspace` is memory of the device of WORKSPACE_BYTES."""
 
     def __init__(self, stream: int, workspace: int, names: tuple[str, ...] = NAMES) -> None:
-        self._library = _load(names)
+        self._library = load(names)
         self._library.cublasGemmStridedBatchedEx.argtypes = (*_ARGUMENTS, _INT, _INT, _INT)
         self._handle = ctypes.c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
@@ -87,10 +88,12 @@ def _operand(side: Matrices, address: int, kind: int) -> tuple[int, int, int, in
     return _TRANSPOSED, address, kind, side.column, side.matrix
 
 
-def _load(names: tuple[str, ...]) -> ctypes.CDLL:
-    for name in names:
+def load(names: tuple[str, ...]) -> ctypes.CDLL:
+    """By the loader's own search, else out of a wheel."""
+    places = [folder / name for folder in cuda_wheels.folders("cublas") for name in names]
+    for place in (*names, *places):
         try:
-            return ctypes.CDLL(name)
+            return ctypes.CDLL(str(place))
         except OSError:
             continue
     detail = f"none of {', '.join(names)} can be loaded: pip install nvidia-cublas-cu12"
