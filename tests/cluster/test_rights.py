@@ -32,7 +32,7 @@ MAY = [
     ("reconciler", "watch", "tfjobs.kubeflow.org", TEAM, ""),
     ("reconciler", "create", "stitchedjobs.stitchcore.io", TEAM, ""),
     ("reconciler", "patch", "stitchedjobs.stitchcore.io/status", TEAM, ""),
-    ("reconciler", "create", "events", TEAM, ""),
+    ("reconciler", "create", "events.events.k8s.io", TEAM, ""),
     ("reconciler", "patch", "configmaps", HERE, "stitch-breakers"),
     ("reconciler", "update", "configmaps", HERE, "stitch-trust"),
     ("reconciler", "create", "secrets", HERE, ""),
@@ -42,6 +42,7 @@ MAY = [
 ]  # fmt: skip
 # and what must fail
 MAY_NOT = [
+    ("reconciler", "create", "events", TEAM, ""),
     ("webhook", "get", "secrets", HERE, "stitch-webhook-tls"),
     ("webhook", "list", "pods", TEAM, ""),
     ("webhook", "get", "configmaps", HERE, "stitch-release"),

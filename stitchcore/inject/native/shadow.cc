@@ -19,8 +19,8 @@ constexpr size_t kMostSuspects = size_t{1} << 15;
 // A result may lie this many times as far from ours as ours moves by another rounding: the widest
 // of a few draws may be small by chance, and TensorFlow may add up in a worse order than we do.
 constexpr double kTimes = 16;
-// Units that inputs are moved by, and the share of their results' movement that counts. Of types of
-// few digits one alone: it is no small step, and a value between two of theirs is rounded to either.
+// Units that inputs are moved by, and the share of the results' movement that counts. Of types of
+// few digits one alone: it is no small step, and a value between two is rounded to either.
 struct Moves {
   double units, share;
 };
