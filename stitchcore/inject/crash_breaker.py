@@ -78,7 +78,8 @@ def _suffered(path: str, key: str, how: str) -> Optional[str]:
             return None
         if record.get("failed"):
             return str(record["failed"])
-        return None if _alive(os.path.dirname(path), record) else how
+        # A process that is done with a record removes it before its lock is free.
+        return None if _alive(os.path.dirname(path), record) or _read(path) != record else how
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -122,10 +123,11 @@ def loading(store: str, digest: str, key: str, session: str) -> Iterator[None]:
         _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
         yield
     finally:
+        with contextlib.suppress(OSError):  # another process has, or the store is gone
+            os.unlink(path)
         os.close(handle)
-        for file in (path, lock):
-            with contextlib.suppress(OSError):  # another process has, or the store is gone
-                os.unlink(file)
+        with contextlib.suppress(OSError):
+            os.unlink(lock)
 
 
 def swap_begin(store: str, digest: str, key: str, session: str) -> None:

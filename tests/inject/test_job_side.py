@@ -9,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,25 @@ def test_a_process_of_the_same_number_is_another_one(tmp_path: Path) -> None:
     path = tmp_path / "breaker" / "d.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "process": os.getpid()}))
     assert guard.why_not(store, "d", "key") == "the process died in its first steps"
+
+
+def test_who_has_loaded_in_time_did_not_die(tmp_path: Path) -> None:
+    """Another thread or process asks at the very moment at which the record goes."""
+    store, end = str(tmp_path), threading.Event()
+
+    def load() -> None:
+        while not end.is_set():
+            with guard.loading(store, "d", "key", "session"):
+                pass
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        found = {guard.why_not(store, "d", "key") for _ in range(20_000)}
+    finally:
+        end.set()
+        thread.join()
+    assert found == {None}
 
 
 def test_breaker(tmp_path: Path) -> None:
