@@ -29,6 +29,8 @@ FEW, FLOOR_OF_FEW = 16, 1e-5
 one element, whose gradient is a mean of 0.5s less another, is off by an ulp of 0.5."""
 LATER = 1e-4
 """Of printed figures, and of arrays after the first step at which they differ."""
+STEPS = 2.1
+"""Of Adam, one to either side, and a twentieth for what decay and rounding add."""
 UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """One unit in the last place of the short types: the least by which they can differ."""
 
@@ -130,7 +132,7 @@ def _turned(name: str, theirs: Arrays, bars: Mapping[str, float]) -> tuple[Array
         its = slot.endswith(f"_{path}_momentum") or slot.endswith(f"_m_{path}")
         if its and moment.shape == theirs[name].shape and len(rates) == 1:
             largest = np.max(np.abs(moment), initial=0.0)
-            return np.abs(moment) <= bars[key] * largest, 2.1 * float(rates[0])
+            return np.abs(moment) <= bars[key] * largest, STEPS * float(rates[0])
     return None
 
 

@@ -22,7 +22,7 @@ import ml_dtypes
 
 from stitchcore.fusion.extents import extent
 from stitchcore.fusion.pattern import Pattern
-from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir import opcodes, query
 from stitchcore.hlo.ir.instruction import Instruction, topological
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import DTYPES
@@ -103,6 +103,7 @@ def _short_sums(module: Module) -> dict[Instruction, float]:
         for node in topological((module.entry.root,))
         if node.opcode == opcodes.CONVERT
         and opcodes.record((sum_ := node.operands[0]).opcode).kind == "reduce"
+        and query.reducer_of(sum_) == opcodes.ADD
         and (terms := _unmoved(sum_.operands[0])).opcode == opcodes.CONVERT
         and terms.operands[0].shape.dtype == node.shape.dtype
     }

@@ -85,7 +85,7 @@ def before(tmp_path: Path) -> str:
     archive = ["git", "-C", str(ROOT), "archive", BEFORE, "stitchcore", "operator", "worker"]
     made = subprocess.run(archive, capture_output=True)
     if made.returncode:
-        pytest.skip(f"the release before is not in this repository: {made.stderr.decode()[:100]}")
+        pytest.fail(f"no release {BEFORE} here (git fetch --unshallow): {made.stderr.decode()}")
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as files:
         files.extractall(tmp_path / "before", filter="data")
     return ":".join(str(tmp_path / "before" / part) for part in (".", "worker", "operator"))
@@ -203,7 +203,7 @@ def replaced(service: kills.Service, name: str, paths: str) -> None:
 @pytest.mark.timeout(2400)
 def test_gateways_are_upgraded_and_taken_back_one_by_one(tmp_path: Path, before: str) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root, to mount the store's volume")
+        pytest.skip("mounting the store's volume needs root: run as root")
     folder = tmp_path / "s"
     folder.mkdir()
     with kills.serving(folder, {}, before) as service, clients(service, before) as both:

@@ -32,7 +32,7 @@ SUM = """HloModule sum
 add {{
   a = f32[] parameter(0)
   b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
+  ROOT c = f32[] {reducer}(a, b)
 }}
 
 ENTRY main {{
@@ -54,12 +54,14 @@ def test_an_input_is_what_it_is_rounded_to_on_every_way() -> None:
 
 
 def test_a_sum_of_a_short_type_is_added_up_in_it() -> None:
-    """Of a thousand like terms half are lost so; where the result is wider they are not."""
-    (short,) = between(parse(SUM.format(result="bf16")))
-    (wide,) = between(parse(SUM.format(result="f64")))
+    """Of a thousand like terms half are lost so; where the result is wider they are not, and a
+    maximum rounds nothing."""
+    (short,) = between(parse(SUM.format(result="bf16", reducer="add")))
+    (wide,) = between(parse(SUM.format(result="f64", reducer="add")))
     added = np.asarray(0, ml_dtypes.bfloat16)
     for _ in range(1024):
         added = added + np.asarray(1, ml_dtypes.bfloat16)
     assert 1024 - float(added) > 0.5 * 1024 and short * 2 * float(added) > 1024 - float(added)
     assert short < 2.1
-    assert wide < 1e-4
+    (largest,) = between(parse(SUM.format(result="bf16", reducer="maximum")))
+    assert wide < 1e-4 and largest < 3 * unit("bf16")

@@ -71,7 +71,7 @@ def test_neither_children_nor_who_starts_them_hold_a_secret(
 ) -> None:
     """Memory, environment, arguments and descriptors of all three, while a graph is compiled."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, to look into the memory of others")
+        pytest.skip("looking into the memory of others needs root: run as root")
     secret = "5ec4e7" * 10 + "abcd"
     (tmp_path / "key").mkdir()
     (tmp_path / "key" / "kernel.key").write_text(secret + "\n")
