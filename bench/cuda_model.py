@@ -106,7 +106,7 @@ def modelled(name: str, target: str, cache: Path | None) -> Iterator[Modelled]:
     """The kernels of a module and of its loop bodies, each once."""
     device = DEVICES[target]
     state = run(PLANNED, ModuleState(workloads.module(name), device, BuildOptions()))
-    uses = _uses(state)
+    uses = launches(state)
     units, _ = cuda_compiler.compile_kernels(state.kernels, target, cache)
     for unit in units:
         operations = sass.operations(unit.program.data)
@@ -116,7 +116,8 @@ def modelled(name: str, target: str, cache: Path | None) -> Iterator[Modelled]:
             yield _modelled(name, kernel, fit, uses[kernel.name], counted, program, device)
 
 
-def _uses(state: ModuleState) -> Counter[str]:
+def launches(state: ModuleState) -> Counter[str]:
+    """How often each kernel of a module is launched in a step, by its name."""
     assert state.plan is not None
     numbers = [*state.of]
     for body in bodies(state.plan):

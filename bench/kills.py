@@ -3,17 +3,19 @@ docs/service.md.
 
     python -m bench.kills [--only WORDS]
 
-Two gateways on one PostgreSQL, one Redis, a worker, two signers, a store on a volume and a stand-in
-API server, all of them processes or servers of their own; what they say to each other goes through
-relays that can be cut. For each loss and each point a job in a pod of its own does what the hook
-does over HTTPS: hands its graph in, waits, takes the artifact, holds its signature, posts what it
-has saved. Up to the third point its graph is one that no job had before; from then on it is that of
-the job before, in the same namespace, and nothing is compiled. What is lost comes back seconds
-later, as the kubelet would have it. A job is harmed that is told anything but an answer or to ask
-again; a task is lost whose artifact does not come; a figure is wrong where the ledger's sum of the
-namespace has not grown by what the job posted last. That a training process itself goes on
-bit-identical is shown elsewhere (tests/inject/test_gateway_jobs.py, bench/faults.py). Writes
-bench/results/kills.md; exits with 1 where a count is not zero.
+Two gateways on one PostgreSQL, one Redis, a worker, two signers, the server of a volume, which is
+their store, and a stand-in API server, all of them processes or servers of their own; what they say
+to each other goes through relays that can be cut. For each loss and each point a job in a pod of
+its own does what the hook does over HTTPS: hands its graph in, waits, takes the artifact, holds its
+signature, posts what it has saved. Up to the third point its graph is one that no job had before;
+from then on it is that of the job before, in the same namespace, and nothing is compiled. What is
+lost comes back seconds later, as the kubelet would have it; where it is away for ten minutes, five
+jobs with graphs of their own, each at another of the points, meet one loss together. A job is
+harmed that is told anything but an answer or to ask again; a task is lost whose artifact does not
+come; a figure is wrong where the ledger's sum of the namespace has not grown by what the job posted
+last. That a training process itself goes on bit-identical is shown elsewhere
+(tests/inject/test_gateway_jobs.py, bench/faults.py). Writes bench/results/kills.md; exits with 1
+where a count is not zero.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,13 +44,16 @@ from rich.progress import track
 
 from bench import record
 from stitch_operator.gateway import tls
+from stitch_operator.names import STORE_AUDIENCE
 from stitchcore.artifact import sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.device.host import host
-from tests.operator.gateway import pods, processes
+from tests.operator.gateway import pods
 from tests.operator.gateway.support import submission
+from tests.ports import free_port
 from tests.postgres import Postgres, server
-from tests.worker.conftest import Redis, wait_for
+from tests.waiting import wait_for
+from tests.worker.conftest import Redis
 from tests.worker.requests import TF, python_path, tiny_graph
 
 TABLE = record.RESULTS / "kills.md"
@@ -55,9 +61,12 @@ RAW = record.raw(TABLE).with_suffix(".json")
 POINTS = ("before it asks", "its graph waits", "its kernels are compiled", "they are made",
           "its savings are posted")  # fmt: skip
 BACK_SECONDS, AWAY_SECONDS, PATIENCE_SECONDS = 1.0, 5.0, 300.0
+LONG_SECONDS = 600.0
+"""Longer than anything is kept that is known of a token, or of a task."""
 SECOND = 10**9
 REPORTS = 4
 GATEWAYS = ("gateway", "gateway-2")
+ACCOUNTS = ("gateway", "worker", "signer")
 ASK_AGAIN = (404, 429, 503)
 SKEWED = """
 import runpy, sys, time
@@ -113,11 +122,13 @@ class Relay:
 
 @dataclass
 class Part:
-    """A process that is started again when it was killed, of the sources at `paths`."""
+    """A process that is started again when it was killed, of the sources at `paths`; with what is
+    in its `environment` beside the others'."""
 
     name: str
     command: list[str]
     folder: Path
+    environment: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
     paths: str = field(default_factory=python_path)
 
@@ -126,7 +137,7 @@ class Part:
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.command],
-                env={**os.environ, "PYTHONPATH": paths}, cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": paths, **self.environment}, cwd=self.folder,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -185,19 +196,18 @@ class Service:
 
 
 @contextlib.contextmanager
-def serving(
-    folder: Path, skew: Mapping[str, float], gateways: str | None = None
-) -> Iterator[Service]:
-    """The service, with clocks of parts wrong by so many seconds, and gateways of other sources."""
+def serving(folder: Path, skew: Mapping[str, float], paths: str | None = None) -> Iterator[Service]:
+    """The service, with clocks of parts wrong by so many seconds, and gateways, worker and signers
+    of other sources."""
     with server() as database, pods.serving() as api, _volume(folder / "volume"):
-        redis = Redis(folder, processes.free_port())
+        redis = Redis(folder, free_port())
         redis.start()
         name = database.fresh().rpartition("/")[2]
         made = Service(folder, api, database, name, redis)
         try:
-            _start(made, skew, gateways or python_path())
+            _start(made, skew, paths or python_path())
             right = len([name for name in GATEWAYS if name not in skew])
-            wait_for(lambda: _reached(made) == right, 120, "gateways whose clock is right serve")
+            wait_for(lambda: _reached(made) == right, "gateways whose clock is right serve")
             yield made
         finally:
             for part in made.parts.values():
@@ -219,7 +229,7 @@ def _ready(made: Service, url: str) -> bool:
     return False
 
 
-def _start(made: Service, skew: Mapping[str, float], gateways: str) -> None:
+def _start(made: Service, skew: Mapping[str, float], paths: str) -> None:
     folder, relays = made.folder, made.relays
     tls.make(folder, ["localhost", "127.0.0.1"])
     (made.volume / "store").mkdir()
@@ -230,22 +240,47 @@ def _start(made: Service, skew: Mapping[str, float], gateways: str) -> None:
     made.api.url = f"http://127.0.0.1:{relays['gateway - API server'].port}"
     kubeconfig = made.api.kubeconfig(folder)
     ledger = f"postgresql://postgres@127.0.0.1:{relays['gateway - ledger'].port}/{made.ledger}"
-    store = ("--store", str(made.volume / "store"))
+    _serve_store(made, kubeconfig, paths)
     for name in GATEWAYS:
-        port = processes.free_port()
+        port = free_port()
         relays[f"job - {name}"] = Relay(port)
         broker = f"redis://127.0.0.1:{relays['gateway - broker'].port}/0"
-        _add(made, skew, name, "stitch_operator.gateway", *store,
+        _add(made, skew, name, "stitch_operator.gateway", *_store(made, "gateway"),
              *("--broker", broker, "--ledger", ledger, "--kubeconfig", str(kubeconfig)),
-             *("--certificate", str(folder / "gateway.pem")),
-             *("--certificate-key", str(folder / "gateway.key")),
-             *("--port", str(port), "--metrics-port", str(processes.free_port())),
-             paths=gateways)  # fmt: skip
+             *_certificate(folder),
+             *("--port", str(port), "--metrics-port", str(free_port())),
+             paths=paths, account="gateway")  # fmt: skip
     broker = f"redis://127.0.0.1:{relays['worker - broker'].port}/0"
-    _add(made, skew, "worker", "stitch_worker", *store, "--broker", broker, "--jobs", "2",
-         "--lease-seconds", "4")  # fmt: skip
+    _add(made, skew, "worker", "stitch_worker", *_store(made, "worker"), "--broker", broker,
+         "--jobs", "2", "--lease-seconds", "4", paths=paths, account="worker")  # fmt: skip
     for name in ("signer", "signer-2"):
-        _add(made, skew, name, "stitch_worker.signer", *store, "--key", str(folder / "key"))
+        _add(made, skew, name, "stitch_worker.signer", *_store(made, "signer"),
+             "--key", str(folder / "key"), paths=paths, account="signer")  # fmt: skip
+
+
+def _serve_store(made: Service, kubeconfig: Path, paths: str) -> None:
+    """The store's server, a way to it for each account, and their tokens."""
+    port = free_port()
+    for account in ACCOUNTS:
+        made.relays[f"{account} - store"] = Relay(port)
+        pod = made.api.add("stitch", account, {}, account=account, audience=STORE_AUDIENCE)
+        (made.folder / f"{account}.token").write_text(pod.token)
+    roles = [part for one in ACCOUNTS for part in ("--account", f"stitch/{one}={one}")]
+    here, metrics = ("--host", "127.0.0.1"), ("--metrics-host", "127.0.0.1")
+    _add(made, {}, "store", "stitch_operator.store", "--folder", str(made.volume / "store"), *roles,
+         *_certificate(made.folder), "--kubeconfig", str(kubeconfig), *here, "--port", str(port),
+         *metrics, "--metrics-port", str(free_port()), paths=paths)  # fmt: skip
+    url = f"https://localhost:{port}"
+    wait_for(lambda: _ready(made, url), "the store is ready")
+
+
+def _store(made: Service, account: str) -> tuple[str, str]:
+    return "--store", f"stitch://localhost:{made.relays[f'{account} - store'].port}"
+
+
+def _certificate(folder: Path) -> tuple[str, ...]:
+    files = ("--certificate", folder / "gateway.pem", "--certificate-key", folder / "gateway.key")
+    return tuple(map(str, files))
 
 
 def _add(
@@ -255,10 +290,16 @@ def _add(
     module: str,
     *more: str,
     paths: str | None = None,
+    account: str = "",
 ) -> None:
     skewed = ["-c", SKEWED, str(skew[name])] if name in skew else ["-m"]
     command = [*skewed, module, *more]
-    made.parts[name] = Part(name, command, made.folder, paths=paths or python_path())
+    environment = {
+        "STITCH_STORE_CA": str(made.folder / "ca.pem"),
+        "STITCH_STORE_TOKEN_FILE": str(made.folder / f"{account}.token"),
+    }
+    own = environment if account else {}
+    made.parts[name] = Part(name, command, made.folder, own, paths=paths or python_path())
     made.parts[name].start()
 
 
@@ -297,10 +338,10 @@ def without_database(service: Service) -> None:
     threading.Timer(BACK_SECONDS, service.database.start).start()
 
 
-def cut(*pairs: str) -> Loss:
+def cut(*pairs: str, seconds: float = AWAY_SECONDS) -> Loss:
     def lose(service: Service) -> None:
         for pair in pairs:
-            service.relays[pair].cut(AWAY_SECONDS)
+            service.relays[pair].cut(seconds)
 
     return lose
 
@@ -313,12 +354,19 @@ LOSSES: dict[str, Loss] = {
     "both signers killed": killed("signer", "signer-2"),
     "the broker killed, with its data": without_broker,
     "the ledger's database killed": without_database,
+    "the store's server killed": killed("store"),
     "no network between a job and both gateways": cut("job - gateway", "job - gateway-2"),
     "no network between gateways and ledger": cut("gateway - ledger"),
     "no network between gateways and broker": cut("gateway - broker"),
     "no network between worker and broker": cut("worker - broker"),
+    "no network between gateways and store": cut("gateway - store"),
+    "no network between worker and store": cut("worker - store"),
+    "no network between signers and store": cut("signer - store"),
     "no API server": cut("gateway - API server"),
     "the volume full": lambda service: service.fill(AWAY_SECONDS),
+}
+LONG_LOSSES: dict[str, Loss] = {
+    "no API server for ten minutes": cut("gateway - API server", seconds=LONG_SECONDS),
 }
 SKEWS: dict[str, dict[str, float]] = {
     "a gateway's clock an hour ahead": {"gateway": 3600.0},
@@ -407,7 +455,7 @@ def life(
     except (Told, TimeoutError) as error:
         outcome.told = "" if isinstance(error, TimeoutError) else str(error)
         print(f"{namespace}, {point}: {error!r}")
-    wait_for(lambda: _answers(service, namespace), 60, "the ledger's database")
+    wait_for(lambda: _answers(service, namespace), "the ledger's database")
     outcome.wrong = service.totals(namespace) - before - posted
     return outcome
 
@@ -496,8 +544,20 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def measured(only: str) -> list[Row]:
-    rows: list[Row] = []
+def together(service: Service, number: int, lose: Loss) -> list[Outcome]:
+    """One loss, of five jobs that have each come to another point of their lives."""
+    numbers = range(number + 1, number + 1 + len(POINTS))
+    all_there = threading.Barrier(len(POINTS), lambda: lose(service), PATIENCE_SECONDS)
+    patience = 2 * PATIENCE_SECONDS + LONG_SECONDS
+    with ThreadPoolExecutor(len(POINTS)) as jobs:
+        lived = [
+            jobs.submit(life, service, one, point, lambda: all_there.wait(), patience)
+            for one, point in zip(numbers, POINTS, strict=True)
+        ]
+        return [one.result() for one in lived]
+
+
+def measured(only: str) -> Iterator[Row]:
     number = 0
     with tempfile.TemporaryDirectory(prefix="stitch-kills-") as name:
         with serving(_made(Path(name) / "kills"), {}) as service:
@@ -511,16 +571,17 @@ def measured(only: str) -> list[Row]:
                     outcomes.append(life(service, number, point, lambda one=lose: one(service)))
                     print(f"{loss}, {point}: {time.monotonic() - began:.0f} s", flush=True)
                     time.sleep(BACK_SECONDS)
-                rows.append(row(loss, outcomes))
-                written(rows[-1])
+                yield row(loss, outcomes)
+            for loss, lose in LONG_LOSSES.items():
+                if only in loss:
+                    yield row(loss, together(service, number, lose))
+                    number += len(POINTS)
         for index, (loss, skew) in enumerate(SKEWS.items()):
             if only not in loss:
                 continue
             with serving(_made(Path(name) / f"skew-{index}"), skew) as service:
                 number += 1
-                rows.append(row(loss, [life(service, number, POINTS[0], lambda: None)]))
-                written(rows[-1])
-    return rows
+                yield row(loss, [life(service, number, POINTS[0], lambda: None)])
 
 
 def written(one: Row) -> None:
@@ -529,7 +590,7 @@ def written(one: Row) -> None:
     kept = json.loads(RAW.read_text()) if RAW.exists() else {}
     kept[one.loss] = asdict(one)
     record.write_figures(RAW, kept)
-    rows = [Row(**kept[loss]) for loss in (*LOSSES, *SKEWS) if loss in kept]
+    rows = [Row(**kept[loss]) for loss in (*LOSSES, *LONG_LOSSES, *SKEWS) if loss in kept]
     record.write_table(TABLE, table(rows), "python -m bench.kills")
 
 
@@ -542,7 +603,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="losses that have these words")
     given = parser.parse_args()
-    rows = measured(given.only)
+    rows = []
+    for one in measured(given.only):
+        rows.append(one)
+        written(one)
     print(table(rows))
     return int(any(one.harmed or one.lost or one.wrong for one in rows))
 

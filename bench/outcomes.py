@@ -46,8 +46,9 @@ from tests.jobs import judge
 from tests.jobs.slowed import slow_down
 from tests.operator.gateway import pods as api
 from tests.operator.gateway.pods import Pods
-from tests.operator.gateway.processes import free_port, wait_for
 from tests.operator.gateway.prometheus import asked, scraping
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 TABLE = record.RESULTS / "outcomes.md"
 SCRIPT = Path(__file__).parent / "outcomes_step.py"
@@ -213,11 +214,10 @@ def measure(folder: Path, seconds: float) -> Outcome:
 def _settled(service: Path, statuses: Statuses, jobs: list[Job]) -> None:
     """The reconciler has written what the ledger has: figures are told twice a minute."""
     wait_for(
-        "StitchedJobs with the ledger's figures",
         lambda: all(
             abs(one.ledger - one.stitched_job) < 0.11 for one in _told(service, statuses, jobs)
         ),
-        120,
+        "StitchedJobs with the ledger's figures",
     )
 
 
@@ -244,7 +244,7 @@ def _compared(jobs: list[Job], folder: Path, port: int, metrics: str, began: flo
     net = f"sum({name.format('saved')}) - sum({name.format('lost')})"
     time.sleep(LOOK_SECONDS + 2)  # what the worker has waited until now is read
     page = _page(metrics)
-    wait_for("the scrape", lambda: [v for _, v in asked(port, net)] == [page])
+    wait_for(lambda: [v for _, v in asked(port, net)] == [page], "the scrape")
     ((_, recorded),) = asked(port, net)
     ((_, headline),) = asked(port, "stitch:cpu_core_seconds_net:sum")
     spent = {labels["purpose"]: value for labels, value in asked(port, name.format("spent"))}

@@ -1,6 +1,6 @@
 """Where benchmarks write. A table or picture that a page shows is tracked in results/, with the
-commit, machine and command that it is of. Raw figures, from which later runs go on, and pictures
-that no page shows lie in results/raw/, which is not tracked."""
+commit, machine and command that it is of, and so are the rows of a table that takes more hours than
+one has at once. Raw figures and pictures that no page shows lie in results/raw/, which is not."""
 
 from __future__ import annotations
 

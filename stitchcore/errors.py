@@ -67,6 +67,7 @@ class Reason(Enum):
     KERNEL_FAILED = "kernel_failed"
     XLA_NOT_LIFTED = "xla_not_lifted"
     NO_TENSORFLOW = "no_tensorflow"
+    COMMAND_FAILED = "command_failed"
     NOT_IMPORTED = "not_imported"
     EAGER = "eager"
     CHILD_PROCESS = "child_process"

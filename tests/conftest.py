@@ -4,9 +4,11 @@ deadline, and what several need of a machine: NVRTC, Landlock, a disk that is so
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 from stitchcore.errors import Refused
 from stitchcore.sandbox import landlock
 from stitchcore.toolchain import nvrtc
+from tests import later
 from tests.cluster import parts
 from tests.cluster.parts import Level
 
@@ -41,9 +44,14 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 CLUSTER = "tests/cluster"
 CLUSTER_LAST = pytest.StashKey[bool]()
 
+later.install()
 settings.register_profile("stitch", deadline=None)  # a busy machine is no fault of what is tested
 settings.load_profile("stitch")
 os.environ.setdefault("STITCH_VERIFY_PASSES", "1")  # of jobs and commands that tests start
+# Compiled once, not by each of the thousands of processes that tests start: an image of a container
+# may say otherwise.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,6 +78,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return of_cluster if last else not of_cluster, -slow[item.path]
 
     items.sort(key=order)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests live as long as the process: the garbage collector does not look through
+    a gigabyte of them while they are made, nor ever after."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class ByFile(LoadScopeScheduling):

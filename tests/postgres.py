@@ -7,10 +7,8 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,9 @@ from typing import Any
 
 import psycopg
 import pytest
+
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 WHERE = Path("/usr/lib/postgresql")
 ACCOUNT = "postgres"
@@ -41,10 +42,7 @@ class Postgres:
             command += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, **_account())
-        deadline = time.monotonic() + 60
-        while not self._answers():
-            assert time.monotonic() < deadline, (self.folder / "log").read_text()[-2000:]
-            time.sleep(0.05)
+        wait_for(self._answers, lambda: (self.folder / "log").read_text()[-2000:])
 
     def kill(self) -> None:
         """As a machine that loses its power: every process of it at once."""
@@ -94,10 +92,7 @@ def server() -> Iterator[Postgres]:
     data = str(folder / "data")
     command = [initdb, "-D", data, "-U", ACCOUNT, "-A", "trust", "--no-sync", "-E", "UTF8"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **_account())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    made = Postgres(folder, port)
+    made = Postgres(folder, free_port())
     try:
         made.start()
         yield made

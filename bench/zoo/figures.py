@@ -11,6 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.ranking import kendall
 from stitchcore.report.markup import seconds_text
@@ -23,23 +24,39 @@ FEW = 6
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Timed runs of one program: `seconds`, `processor` seconds and `peaks` (bytes), by arm."""
+
+    seconds: Mapping[str, Sequence[float]]
+    processor: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    peaks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Row:
-    """One program. `seconds`, `processor` seconds and `peaks` (bytes) are of runs, by arm; an arm
-    that could not run is in `missing`, with why. `steps` were timed in the shortest run, `training`
-    says that variables were updated. `within` is original / stitched seconds of blocks of one run.
-    `saved` are shares of saveable bytes, `left` why whole steps ran as they were, both at the end
-    of the timed runs. `promised` seconds a step are what its regions saved where the worker timed
-    each alone. `note`: why nothing was measured."""
+    """One program. `seconds` are of a step, the median of an arm's runs, of which there were
+    `pairs`; an arm that could not run is in `missing`, with why. `ratio`: how many times longer the
+    better of TensorFlow and XLA takes than the stitched step; `processor_ratio` the same of
+    processor seconds, whichever arm is the baseline by the clock. `way`: which share of the way
+    from untouched to the ceiling was gone. `peak_ratio` is of the processes' peaks of resident
+    memory, stitched over untouched. `steps` were timed in the shortest run, `training` says that
+    variables were updated. `within` is original / stitched seconds of blocks of one run. `saved` is
+    the share of saveable bytes, `left` why whole steps ran as they were, both at the end of the
+    timed runs. `promised` seconds a step are what its regions saved where the worker timed each
+    alone. `note`: why nothing was measured."""
 
     name: str
-    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    processor: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    pairs: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    ratio: Ratio | None = None
+    processor_ratio: Ratio | None = None
+    way: float | None = None
+    peak_ratio: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
     training: bool = False
     within: Ratio | None = None
-    saved: tuple[float, ...] = ()
+    saved: float = 0.0
     left: Mapping[str, int] = field(default_factory=dict)
     operations: int = 0
     launches: int = 0
@@ -50,47 +67,45 @@ class Row:
     commit: str = ""
     machine: str = ""
 
-    @property
-    def pairs(self) -> int:
-        return len(self.seconds.get(STITCHED, ()))
-
-    def median(self, arm: str) -> float | None:
-        """Seconds of a step."""
-        runs = self.seconds.get(arm, ())
-        return statistics.median(runs) if runs else None
-
-    @property
-    def saved_share(self) -> float:
-        return statistics.median(self.saved) if self.saved else 0.0
-
-    @property
-    def peak_ratio(self) -> float | None:
-        """Of the processes' peaks of resident memory, stitched over untouched."""
-        if not self.peaks.get(STITCHED) or not self.peaks.get(UNTOUCHED):
-            return None
-        before = statistics.median(self.peaks[UNTOUCHED])
-        return statistics.median(self.peaks[STITCHED]) / before if before else None
-
 
 # ---- figures of a row ----------------------------------------------------------------------------
-def baseline(row: Row) -> str:
+def row(name: str, runs: Runs, **told: Any) -> Row:
+    """The row of a program's runs, with what else is `told` of it."""
+    seconds = {arm: statistics.median(of) for arm, of in runs.seconds.items() if of}
+    better, ours = baseline(seconds), runs.seconds[STITCHED]
+    before, after = (runs.processor.get(arm, ()) for arm in (better, STITCHED))
+    return Row(
+        name,
+        len(ours),
+        seconds,
+        paired_ratio(runs.seconds[better], ours),
+        paired_ratio(before, after) if after and len(before) == len(after) else None,
+        _way(runs.seconds),
+        _peak_ratio(runs.peaks),
+        **told,
+    )
+
+
+def baseline(seconds: Mapping[str, float]) -> str:
     """The quicker one of TensorFlow and XLA."""
-    plain, under_xla = row.median(UNTOUCHED), row.median(XLA)
-    assert plain is not None
-    return UNTOUCHED if under_xla is None or plain <= under_xla else XLA
+    return UNTOUCHED if seconds[UNTOUCHED] <= seconds.get(XLA, math.inf) else XLA
 
 
-def ratio(row: Row) -> Ratio | None:
-    """How many times longer the better of TensorFlow and XLA takes than the stitched step."""
-    if not row.pairs:
+def _way(seconds: Mapping[str, Sequence[float]]) -> float | None:
+    """None without a ceiling that lies below the untouched step in each pair of runs: then noise
+    would be divided by noise."""
+    plain, ours, least = (seconds.get(arm, ()) for arm in (UNTOUCHED, STITCHED, CEILING))
+    if not least or paired_ratio(plain, least).low <= 1.0:
         return None
-    return paired_ratio(row.seconds[baseline(row)], row.seconds[STITCHED])
+    before, after, ceiling = map(statistics.median, (plain, ours, least))
+    return (before - after) / (before - ceiling)
 
 
-def processor_ratio(row: Row) -> Ratio | None:
-    """The same of processor seconds, whichever arm is the baseline by the clock."""
-    before, after = (row.processor.get(arm, ()) for arm in (baseline(row), STITCHED))
-    return paired_ratio(before, after) if after and len(before) == len(after) else None
+def _peak_ratio(peaks: Mapping[str, Sequence[int]]) -> float | None:
+    if not peaks.get(STITCHED) or not peaks.get(UNTOUCHED):
+        return None
+    before = statistics.median(peaks[UNTOUCHED])
+    return statistics.median(peaks[STITCHED]) / before if before else None
 
 
 def undecided(found: Ratio) -> bool:
@@ -98,19 +113,9 @@ def undecided(found: Ratio) -> bool:
     return found.low <= 1.0 <= found.high
 
 
-def way(row: Row) -> float | None:
-    """Which share of the way from untouched to the ceiling was gone; None without a ceiling that
-    lies below the untouched step in each pair of runs: then noise would be divided by noise."""
-    plain, ours, least = (row.seconds.get(arm, ()) for arm in (UNTOUCHED, STITCHED, CEILING))
-    if not least or not ours or paired_ratio(plain, least).low <= 1.0:
-        return None
-    before, after, ceiling = map(statistics.median, (plain, ours, least))
-    return (before - after) / (before - ceiling)
-
-
 def break_even(row: Row) -> float | None:
     """Steps until compiling is won back from the untouched step; None where it never is."""
-    before, after = row.median(UNTOUCHED), row.median(STITCHED)
+    before, after = row.seconds.get(UNTOUCHED), row.seconds.get(STITCHED)
     if before is None or after is None or after >= before:
         return None
     return row.compile_seconds / (before - after)
@@ -119,7 +124,7 @@ def break_even(row: Row) -> float | None:
 def promise(row: Row) -> float | None:
     """How many times longer the untouched step would take than the stitched one, were a step's
     operations as quick in it as alone. None where nothing was timed, or more than a whole step."""
-    plain = row.median(UNTOUCHED)
+    plain = row.seconds.get(UNTOUCHED)
     if plain is None or not 0.0 < row.promised < plain:
         return None
     return plain / (plain - row.promised)
@@ -131,8 +136,8 @@ def kept_promises(rows: Sequence[Row]) -> str:
         (predicted, plain / ours)
         for row in rows
         if (predicted := promise(row)) is not None
-        and (plain := row.median(UNTOUCHED)) is not None
-        and (ours := row.median(STITCHED)) is not None
+        and (plain := row.seconds.get(UNTOUCHED)) is not None
+        and (ours := row.seconds.get(STITCHED)) is not None
     ]
     if len(found) < 2:
         return ""
@@ -149,14 +154,13 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
     """From the greatest ratio to the least; what was not measured comes last, by name."""
 
     def place(row: Row) -> tuple[float, str]:
-        found = ratio(row)
-        return (-found.value if found else math.inf, row.name)
+        return (-row.ratio.value if row.ratio else math.inf, row.name)
 
     return sorted(rows, key=place)
 
 
 def geometric_mean(rows: Sequence[Row]) -> float | None:
-    found = [ratio_.value for row in rows if (ratio_ := ratio(row)) is not None]
+    found = [row.ratio.value for row in rows if row.ratio is not None]
     return statistics.geometric_mean(found) if found else None
 
 
@@ -189,7 +193,7 @@ def text(rows: Sequence[Row], how: str) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    found, share = ratio(row), way(row)
+    found = row.ratio
     assert found is not None
     told = f"**{found}**" if found.high < 1.0 else f"{found}{' ≈' if undecided(found) else ''}"
     won = break_even(row)
@@ -197,25 +201,25 @@ def _cells(row: Row) -> list[str]:
     return [
         row.name,
         _milliseconds(row, UNTOUCHED),
-        _milliseconds(row, XLA) + (" *" if baseline(row) == XLA else ""),
+        _milliseconds(row, XLA) + (" *" if baseline(row.seconds) == XLA else ""),
         _milliseconds(row, STITCHED),
         told,
-        str(processor_ratio(row) or "-"),
+        str(row.processor_ratio or "-"),
         str(row.within or "-"),
         "-" if promised is None else f"{promised:.2f}",
-        f"{row.saved_share:.0%}",
+        f"{row.saved:.0%}",
         f"{row.operations} → {row.launches} ({row.kernels})",
         "-" if peak is None else f"{peak:.3f}",
         seconds_text(row.compile_seconds),
         "never" if won is None else f"{won:,.0f}",
         _milliseconds(row, CEILING),
-        "-" if share is None else f"{share:.0%}",
+        "-" if row.way is None else f"{row.way:.0%}",
         _remarks(row),
     ]
 
 
 def _milliseconds(row: Row, arm: str) -> str:
-    seconds = row.median(arm)
+    seconds = row.seconds.get(arm)
     return "-" if seconds is None else f"{seconds * 1e3:.2f}"
 
 
@@ -235,10 +239,10 @@ def together(rows: Sequence[Row]) -> list[str]:
 
 
 def _together(name: str, rows: Sequence[Row]) -> str:
-    ratios = [found for row in rows if (found := ratio(row)) is not None]
-    ways = [share for row in rows if (share := way(row)) is not None]
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    ways = [row.way for row in rows if row.way is not None]
     peaks = [(peak, row.name) for row in rows if (peak := row.peak_ratio) is not None]
-    saved = sum(row.saved_share >= SAVED_BAR for row in rows)
+    saved = sum(row.saved >= SAVED_BAR for row in rows)
     high = sum(peak > MEMORY_BAR for peak, _ in peaks)
     median = f"{statistics.median(ways):.0%} of {len(ways)}" if ways else "unknown"
     worst = "unknown" if not peaks else f"{max(peaks)[0]:.3f} ({max(peaks)[1]})"

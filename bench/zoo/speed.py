@@ -5,8 +5,8 @@
 The programs' own steps are repeated (repeated.py), and each run is a fresh process: untouched, XLA,
 stitched, ceiling, untouched, ... The first stitched run makes the artifact and compares blocks of
 both kinds of steps within one process; the timed ones find it in the store and are the product as
-it comes, which takes back what it finds slower. Writes bench/results/bench_jobs.md and .png. Rows
-that are finished stay: a run that was cut short goes on where it stopped.
+it comes, which takes back what it finds slower. Writes bench/results/bench_jobs.json, .md and .png.
+Rows that are finished stay, on whichever machine: all of them take hours.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -83,7 +84,7 @@ class Job:
 
 
 @dataclass
-class Runs:
+class Arm:
     """What timed runs of one arm left."""
 
     seconds: list[float] = field(default_factory=list)
@@ -119,7 +120,7 @@ def _measured(job: Job, pairs: int) -> Row:
         STITCHED: (job.stitched("store"), job.settings),
         CEILING: (job.stitched("ceiling"), {**job.settings, "STITCH_CONTROL": "0"}),
     }
-    found: defaultdict[str, Runs] = defaultdict(Runs)
+    found: defaultdict[str, Arm] = defaultdict(Arm)
     code: int | None = None
     for pair in range(pairs):
         for arm, (command, environ) in arms.items():
@@ -136,16 +137,18 @@ def _measured(job: Job, pairs: int) -> Row:
                 found.pop(arm, None)
     steps = summary.get("steps", ())
     ends = found[STITCHED].summaries
-    return Row(
+    return figures.row(
         job.program.stem,
-        {arm: tuple(of.seconds) for arm, of in found.items()},
-        {arm: tuple(of.processor) for arm, of in found.items()},
-        {arm: tuple(of.peaks) for arm, of in found.items()},
-        missing,
+        figures.Runs(
+            {arm: of.seconds for arm, of in found.items()},
+            {arm: of.processor for arm, of in found.items()},
+            {arm: of.peaks for arm, of in found.items()},
+        ),
+        missing=missing,
         steps=min(count for of in found.values() for count in of.steps),
         training=any(step["kind"] == "training" for step in steps),
         within=_within(steps),
-        saved=tuple(map(_saved, ends)),
+        saved=statistics.median(map(_saved, ends)),
         left=Counter(reason for end in ends for reason in _left(end)),
         operations=sum(step["kernels_before"] for step in steps),
         launches=sum(step["kernels_after"] for step in steps),
@@ -156,7 +159,7 @@ def _measured(job: Job, pairs: int) -> Row:
     )
 
 
-def _add(arm: Runs, made: Run, code: int, folder: Path) -> None:
+def _add(arm: Arm, made: Run, code: int, folder: Path) -> None:
     seconds = runs.step_seconds(made)
     if made.code != code:
         said = (folder / "stderr").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -252,7 +255,7 @@ def due(
 def write(rows: Mapping[str, Row]) -> None:
     every = [rows[name] for name in sorted(rows)]
     told = {"rows": [msgspec.to_builtins(row) for row in every]}
-    record.write_figures(record.raw(TABLE.with_suffix(".json")), told)
+    record.write_figures(TABLE.with_suffix(".json"), told)
     how = figures.how(every, len(os.sched_getaffinity(0)))
     record.write_table(TABLE, figures.text(every, how), "make bench-jobs")
     plot(figures.ordered(every), TABLE.with_suffix(".png"))
@@ -263,7 +266,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
-    shown = [(row, found) for row in rows if (found := figures.ratio(row)) is not None]
+    shown = [(row, found) for row in rows if (found := row.ratio) is not None]
     figure = Figure(figsize=(9, 1.2 + 0.22 * len(shown)), layout="constrained")
     axes = figure.subplots()
     for place, (_, found) in enumerate(shown):
@@ -293,14 +296,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(options.only) - set(every))
     if unknown:
         parser.error(f"no program is called {', '.join(unknown)}")
-    old = kept(record.raw(TABLE.with_suffix(".json")))
+    old = kept(TABLE.with_suffix(".json"))
     rows = {name: row for name, row in old.items() if name in every}
     commit = record.commit()  # before this run changes a file
     for name in due(options.only or list(every), rows, options.pairs, options.again):
         row = measure(name, every[name], options.pairs, options.steps, options.seconds)
         rows[name] = replace(row, commit=commit)
         write(rows)
-        print(f"{name}: {row.note or figures.ratio(row)}", flush=True)
+        print(f"{name}: {row.note or row.ratio}", flush=True)
     return 0
 
 

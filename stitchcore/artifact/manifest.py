@@ -64,7 +64,8 @@ class Expectation(msgspec.Struct, frozen=True):
 
     `bytes_before` and `bytes_after` are of the stitched regions, one operation at a time and by
     their kernels. `bytes_saved` of `bytes_saveable`, `bytes_stitched` of `bytes_intensive`:
-    tensorflow/coverage.py."""
+    tensorflow/coverage.py. `live_bytes` is what a stitched step holds at most beside variables:
+    tensorflow/live_bytes.py."""
 
     kernels_before: int = 0
     kernels_after: int = 0
@@ -74,6 +75,7 @@ class Expectation(msgspec.Struct, frozen=True):
     bytes_saved: int = 0
     bytes_stitched: int = 0
     bytes_intensive: int = 0
+    live_bytes: int = 0
     seconds_before: float = 0.0
     seconds_after: float = 0.0
 
@@ -108,6 +110,13 @@ class Manifest(msgspec.Struct, frozen=True):
 def encode(manifest: Manifest) -> bytes:
     """Canonical JSON: sorted keys, so that equal manifests are equal bytes."""
     return msgspec.json.encode(manifest, order="sorted")
+
+
+def issue(data: bytes, issued: int) -> bytes:
+    """The manifest as it was made, with when it was issued: what a later release added to it stays,
+    so that signers of both write the same. `data` is one that `decode` has taken."""
+    made = {**msgspec.json.decode(data), "issued": issued}
+    return msgspec.json.encode(made, order="sorted")
 
 
 def decode(data: bytes) -> Manifest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import re
 import ssl
@@ -60,8 +61,7 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_named: Any
     ) -> bytes:
-        content: bytes = self._call("GET", "files", path).content
-        return content[start:end]
+        return self._call("GET", "files", path, most=end)[start:end]
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_named: Any) -> None:
         if mode != "overwrite":
@@ -73,7 +73,7 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._call("DELETE", "files", path)
 
     def info(self, path: str, **_named: Any) -> dict[str, Any]:
-        entry: dict[str, Any] = self._call("GET", "entries", path).json()
+        entry: dict[str, Any] = json.loads(self._call("GET", "entries", path))
         return entry
 
     def exists(self, path: str, **_named: Any) -> bool:
@@ -85,7 +85,7 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return True
 
     def ls(self, path: str, detail: bool = True, **_named: Any) -> list[Any]:
-        entries: list[dict[str, Any]] = self._call("GET", "folders", path).json()
+        entries: list[dict[str, Any]] = json.loads(self._call("GET", "folders", path))
         return entries if detail else [entry["name"] for entry in entries]
 
     def find(
@@ -98,35 +98,54 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> Any:
         if maxdepth is not None or withdirs:
             raise NotImplementedError("the store lists all files below a folder, and no folders")
-        entries = {entry["name"]: entry for entry in self._call("GET", "trees", path).json()}
+        entries = {entry["name"]: entry for entry in json.loads(self._call("GET", "trees", path))}
         return entries if detail else list(entries)
 
-    def _call(self, method: str, kind: str, path: str, data: bytes | None = None) -> httpx.Response:
+    def _call(
+        self,
+        method: str,
+        kind: str,
+        path: str,
+        data: bytes | None = None,
+        most: int | None = None,
+    ) -> bytes:
+        """The answer's body; of one that is longer than `most` no more than a piece more is
+        received."""
         token = self._token.read_text(encoding="ascii").strip()
         if not TOKEN.fullmatch(token):  # httpx would quote it, into logs
             raise ValueError(f"{self._token} holds no token")
         place, headers = f"{kind}/{quote(path.strip('/'))}", {"authorization": f"Bearer {token}"}
         try:
-            answer = self._request(method, place, data, headers)
+            answer, body = self._request(method, place, data, headers, most)
         except httpx.NetworkError as error:
             raise ConnectionError(f"{self._host}: {error}") from error
         if answer.status_code == MISSING:
             raise FileNotFoundError(path)
         if answer.is_error:
-            said = answer.text.strip()[:300]
+            said = body.decode(errors="replace").strip()[:300]
             if answer.status_code == FULL:
                 raise OSError(errno.ENOSPC, f"{self._host} has no room for {path}")
             raise OSError(f"{method} {path}: {answer.status_code} {said}")
-        return answer
+        return body
 
     def _request(
-        self, method: str, place: str, data: bytes | None, headers: dict[str, str]
-    ) -> httpx.Response:
+        self,
+        method: str,
+        place: str,
+        data: bytes | None,
+        headers: dict[str, str],
+        most: int | None,
+    ) -> tuple[httpx.Response, bytes]:
+        def once() -> tuple[httpx.Response, bytes]:
+            asked = self._present().stream(method, place, content=data, headers=headers)
+            with asked as answer:
+                return answer, _received(answer, most)
+
         try:
-            return self._present().request(method, place, content=data, headers=headers)
+            return once()
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             # the server closed a connection that was idle, or ended; every call may be made twice
-            return self._present().request(method, place, content=data, headers=headers)
+            return once()
 
     def _present(self) -> httpx.Client:
         """A client that trusts what the file names now: a new authority is added to it before the
@@ -136,3 +155,12 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if now != self._trusted:
                 self._client, self._trusted = self._connected(now), now
         return self._client
+
+
+def _received(answer: httpx.Response, most: int | None) -> bytes:
+    body = bytearray()
+    for piece in answer.iter_bytes():
+        body += piece
+        if most is not None and len(body) > most:
+            break
+    return bytes(body)

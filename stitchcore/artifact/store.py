@@ -26,6 +26,8 @@ from stitchcore.artifact.keys import code_version
 from stitchcore.errors import Reason, Refused
 
 REMOTE = "stitch"
+ANSWER_BYTES = 2**20
+"""Of an answer: whoever reads it may not be its writer's friend."""
 DISK_FULL = "disk full"
 """What the detail of a refusal begins with where there is no room."""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory", REMOTE})
@@ -73,11 +75,13 @@ class Store:
             raise ValueError(f"not a name in the store: {parts!r}")
         return "/".join((self.root, *parts))
 
-    def read(self, *parts: str) -> bytes:
-        """Bytes of a file. Raises Refused(STORE_UNREADABLE), naming the file."""
+    def read(self, *parts: str, most: int | None = None) -> bytes:
+        """Bytes of a file: one more than `most` of them where it is larger than what a stranger may
+        make the reader hold. Raises Refused(STORE_UNREADABLE), naming the file."""
         path = self.path(*parts)
+        bounds = {} if most is None else {"start": 0, "end": most + 1}
         with _named(path):
-            data: bytes = self.filesystem.cat_file(path)
+            data: bytes = self.filesystem.cat_file(path, **bounds)
         return data
 
     def exists(self, *parts: str) -> bool:
@@ -186,11 +190,16 @@ class Store:
         self.write(json.dumps(document, sort_keys=True).encode(), "answers", f"{digest}.json")
 
     def read_answer(self, digest: str) -> dict[str, Any] | None:
-        """The request's answer, None before the first one."""
+        """The request's answer, None before the first one. What is no answer (torn, or written by a
+        worker that was taken over) is none, and is written anew by who works on the request."""
         if not self.exists("answers", f"{digest}.json"):
             return None
-        decoded: dict[str, Any] = json.loads(self.read("answers", f"{digest}.json"))
-        return decoded
+        data = self.read("answers", f"{digest}.json", most=ANSWER_BYTES)
+        try:
+            decoded = json.loads(data) if len(data) <= ANSWER_BYTES else None
+        except (ValueError, RecursionError):
+            return None
+        return decoded if isinstance(decoded, dict) else None
 
 
 def written(info: Mapping[str, Any]) -> float:

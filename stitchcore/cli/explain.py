@@ -9,7 +9,6 @@ what is named as `stored.py` says. Names of operations are those of the script, 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,8 +18,7 @@ import click
 import msgspec
 
 from stitchcore import options as settings
-from stitchcore.cli import common, module_pipeline, stored
-from stitchcore.cli.run_summary import why_nothing
+from stitchcore.cli import common, last_job, module_pipeline, stored
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
 from stitchcore.fusion import explain as why
@@ -42,8 +40,6 @@ LISTED = 8
 """Names listed where several operations are meant."""
 MOST_LISTED = 10
 """Operations listed of a reason."""
-NAME = re.compile(r"[0-9a-f]{6,64}|[0-9]{8}-[0-9-]+")
-"""What may name an artifact, a graph or a session."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +92,12 @@ def command(
         _show_reason(first, output)
         return
     where = (store or settings.of_this_process().store).absolute()
-    if first is not None and NAME.fullmatch(first) and stored.artifacts(where, first):
+    if first is not None and _is_name(first, where):
         artifact, first, second = first, second, None
     if session:
         graphs = _session(where, session, output)
     else:
-        graphs = [_read(stored.newest(where, artifact, output), output)]
+        graphs = [_read(last_job.artifact(where, artifact, output), output)]
     if first is None:
         _show_left(graphs, output)
         return
@@ -166,6 +162,13 @@ def _schedulable(plan: Plan) -> Feasibility:
     return ask
 
 
+def _is_name(text: str, store: Path) -> bool:
+    """Rather than an operation, which may be called `decade`: what a command has printed."""
+    if not stored.NAME.fullmatch(text):
+        return False
+    return len(text) >= stored.DIGITS or last_job.known(store, text)
+
+
 # ---- of a job ----------------------------------------------------------------------------------
 def _session(store: Path, session: str, output: common.Output) -> list[Job]:
     """The artifacts that a session used, one per graph."""
@@ -179,10 +182,7 @@ def _session(store: Path, session: str, output: common.Output) -> list[Job]:
     found = [folder.parent.parent / "artifacts" / key for key in stored.keys_of(record)]
     jobs_ = [_read(path, output) for path in found if (path / stored.REPORT).exists()]
     if not jobs_:
-        causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs if g.reason}
-        causes |= {f"{cause.reason} ({cause.because})" for cause in why_nothing(record)}
-        mend = "nothing was built, so there is no report to explain from; see the reasons"
-        common.fail(output, f"session {folder.name}", "; ".join(sorted(causes)), mend)
+        last_job.without(folder, store, output)
     return jobs_
 
 

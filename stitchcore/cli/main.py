@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import io
 import sys
@@ -30,6 +31,21 @@ OF_THE_SERVICE = {"serve", "status", "savings"}
 """In a package of their own, whose needs are the extra `operator`."""
 
 
+SPELLED = "stitch.spelled"
+LETTERS = str.maketrans({"→": "->", "µ": "u", "−": "-", "–": "-", "×": "x", "…": "..."})
+"""What stands for signs of ours where the locale has none."""
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end].translate(LETTERS)
+    return signs.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error(SPELLED, _spelled)
+
+
 class _Commands(click.Group):
     """Lists COMMANDS without importing them."""
 
@@ -54,7 +70,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a locale without arrows, a path of odd bytes
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors=SPELLED)
         try:
             return super().invoke(ctx)
         except BadOption as error:

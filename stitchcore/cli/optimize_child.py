@@ -26,6 +26,9 @@ from stitchcore.sandbox import isolate
 PACKAGE = Path(stitchcore.__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
 NICE = 10
+START_SECONDS = 60
+"""Of a processor, for what a worker imports before its time begins: on a slow machine more than a
+short limit allows for its work, and its end would be told as a crash."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,11 @@ def _command(options: Options, python: str) -> list[str]:
 
 
 def limits(options: Options, polite: bool) -> isolate.Limits:
-    """A worker's limits: every core may be busy for all of its time."""
+    """A worker's limits: every core may be busy for all of its time, once it is asked."""
     return isolate.Limits(
         seconds=options.worker_seconds,
         memory=options.worker_memory,
-        cpu_seconds=math.ceil(options.worker_seconds * (os.cpu_count() or 1)),
+        cpu_seconds=math.ceil(START_SECONDS + options.worker_seconds * (os.cpu_count() or 1)),
         nice=NICE if polite else 0,
     )
 

@@ -1,8 +1,8 @@
 """`stitch report`: the page of a module, of a stored artifact, or of a report.json, as one file.
 
 A module goes through the stages as in `stitch compile`; `--measure` also checks and times every
-kernel on this machine. Without a module the newest artifact of the store is taken, which is the
-last job's. Of an artifact that a job has run the page is the one that says what the job measured.
+kernel on this machine. Without a module the last job's newest artifact is taken. Of an artifact
+that a job has run the page is the one that says what the job measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from stitchcore import options as settings
-from stitchcore.cli import bench, common, module_pipeline, stored
+from stitchcore.cli import bench, common, last_job, module_pipeline, stored
 from stitchcore.report import render
 from stitchcore.report import schema as reports
 from stitchcore.report.schema import Report
@@ -48,8 +48,8 @@ def command(
     common.writable_file(out, output)
     options = settings.of_this_process()
     named, page = artifact or str(source or ""), None
-    if source is None or (not source.exists() and stored.artifacts(options.store, named)):
-        found = stored.newest(options.store, named, output)
+    if source is None or (not source.exists() and _is_name(named, options.store)):
+        found = last_job.artifact(options.store, named, output)
         report = _stored(found / stored.REPORT, output)
         page = stored.page_of(options.store, found, report.title, named)
     elif source.suffix == ".json":
@@ -61,6 +61,11 @@ def command(
         output.document({"report": str(out), "title": report.title, "kernels": len(report.kernels)})
         return
     common.say(f"{report.title}: {len(report.kernels)} kernels; page: {out}", output.console)
+
+
+def _is_name(text: str, store: Path) -> bool:
+    """Rather than a file: what a command has printed, or its first digits."""
+    return bool(stored.NAME.fullmatch(text)) or last_job.known(store, text)
 
 
 def _stored(path: Path, output: common.Output) -> Report:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -77,17 +78,22 @@ def command(
     try:
         process = run_job.start(command_line, env)
     except OSError as error:
-        why = error.strerror or str(error)
-        common.fail(output, command_line[0], why, "check the command after --", code=127)
+        with contextlib.suppress(OSError):  # nothing was run
+            (options.store / "sessions" / session).rmdir()
+        why, mend = error.strerror or str(error), "check the command after --"
+        if command_line[0].endswith(".py"):
+            mend = f"name a Python: stitch run -- {shlex.join(['python', *command_line])}"
+        common.fail(output, command_line[0], why, mend, code=127)
     with _signals_to(process.pid):
         if not ready:
             raise SystemExit(run_job.shell_code(process.wait()))
         run = Run(options, session, command_line, wait, finish)
         run.follow(process)
     code = run_job.shell_code(process.returncode)
+    run.ended(code)
     crash_breaker.job_ended(str(options.store), session, code)
     result = run_summary.of(run.record, options.store)
-    result = replace(result, exit_code=code, ready=run.ready_for_next, session=session)
+    result = replace(result, ready=run.ready_for_next, session=session)
     result = run_summary.with_pages(result, options.store, command_line, run.record.tf)
     if as_json:
         output.document(run_summary.document(result))
@@ -110,7 +116,8 @@ def _prepare(
         if fresh:
             crash_breaker.forget_failures(str(options.store))
     except (OSError, ValueError, Refused) as error:
-        click.echo(f"[stitch] store_unreadable: {error}; the job runs unchanged", err=True)
+        mend = "the job runs unchanged; `stitch doctor` says what to mend"
+        click.echo(f"[stitch] store_unreadable: {error}; {mend}", err=True)
         return plain, False
     seconds = options.wait if wait else 0.0
     return run_job.environment(plain, options.store, session, key, seconds), True
@@ -222,16 +229,21 @@ class Run:
             for worker in filter(None, (self._worker, self._spare)):
                 worker.stop()
 
+    def ended(self, code: int) -> None:
+        """Keep the command's exit code; in the session too, for `stitch explain`."""
+        self.record.exit_code = code
+        self._told.write("exited", digest="", code=code)
+
     def _give_up(self, error: Exception) -> None:
         """Say so in one line, and tell a job that waits for an answer that none will come."""
         detail = f"{type(error).__name__}: {error}"
-        click.echo(f"[stitch] worker_failed: {detail}; the job runs unchanged", err=True)
+        said = str(error) if isinstance(error, Refused) else f"worker_failed: {detail}"
+        click.echo(f"[stitch] {said}; the job runs unchanged", err=True)
         waiting = set(self._requests.waiting)
         if self._worker is not None:
             waiting.add(self._worker.digest)
         for digest in waiting:
-            with contextlib.suppress(Refused):  # the store is gone: the job's deadline holds
-                self._refuse(digest, Failure(Reason.WORKER_FAILED, detail))
+            self._refuse(digest, Failure(Reason.WORKER_FAILED, detail))
 
     def _step(self, job_runs: bool) -> bool:
         """One round; False when there is nothing to wait for."""
@@ -326,11 +338,17 @@ class Run:
             for known in graphs:
                 known.key = str(answer["key"])
             late = self.record.ended or not job_runs
-            self.ready_for_next += late and graph.status != "loading"
+            self.ready_for_next += late and graph.status in ("submitted", "ready")
 
     def _refuse(self, digest: str, failure: Failure) -> None:
+        """Where an answer cannot be written (the disk is full) the request is taken back, which
+        needs no room and tells a job that waits as much; where nothing can, its deadline holds."""
         answer = {"status": "refused", "reason": failure.reason.value, "detail": failure.detail}
-        self._store.answer(digest, answer)
+        try:
+            self._store.answer(digest, answer)
+        except Refused:
+            with contextlib.suppress(Refused):
+                self._store.delete("requests", digest)
         for graph in self.record.of(digest):
             graph.status, graph.reason, graph.detail = "left", failure.reason.value, failure.detail
 
@@ -339,9 +357,9 @@ class Run:
         if not sys.stderr.isatty() or (job_runs and not self._wait):
             return
         answer = self._store.read_answer(digest) or {}
-        stage = (
-            f"{answer.get('stage', 'starting')} {answer.get('done', 0)}/{answer.get('total', 0)}"
-        )
+        stage = str(answer.get("stage", "starting"))
+        if answer.get("total"):
+            stage += f" {answer.get('done', 0)}/{answer['total']}"
         line = f"stitch: optimizing the step ({stage})"
         if self._status is None:
             self._status = common.console(stderr=True).status(line)

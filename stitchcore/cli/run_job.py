@@ -144,6 +144,8 @@ class Process:
             graph.reason, graph.detail = reason, str(event.get("detail") or "")
         if kind == "refused" and event.get("region"):
             graph.taken_back[reason] = graph.taken_back.get(reason, 0) + 1
+            if graph.partly.pop(reason, None) is not None:
+                self.refusals[reason] -= 1  # the same, told while it was of few calls
         elif kind == "refused":
             graph.partly[reason] = str(event.get("detail") or "")
         graph.key = str(event.get("key") or graph.key)
@@ -166,12 +168,17 @@ class Process:
 
 @dataclass
 class Record:
-    """A run so far: its processes, in the order in which they were first heard of."""
+    """A run so far: its processes, in the order in which they were first heard of, and how the
+    command has ended."""
 
     processes: list[Process] = field(default_factory=list)
+    exit_code: int = 0  # 0 as long as it runs
 
     def add(self, event: Event) -> None:
         """Take one event in. A number that begins once more is another process."""
+        if event["type"] == "exited":
+            self.exit_code = int(event["code"])
+            return
         number = int(event.get("process") or 0)
         known = [one for one in self.processes if one.number == number][-1:]
         if not known or (event["type"] == "started" and known[0].tf):

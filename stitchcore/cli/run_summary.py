@@ -56,9 +56,10 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Step:
-    """One graph's outcome in one process; `kind` is training, evaluation or inference. Seconds are
-    medians of steps; `speedup` is the time of a whole step before over its time after, with its
-    95 % interval: None where the job ended before there were enough blocks of both to tell."""
+    """One graph's outcome in one process; `kind` is training, evaluation or inference.
+    `seconds_before` is the median step, `seconds_after` that by the speed-up; `speedup` is the time
+    of a whole step before over its time after, with its 95 % interval: None where the job ended
+    before there were enough blocks of both to tell."""
 
     digest: str
     kind: str
@@ -135,21 +136,24 @@ def of(record: Record, store: Path) -> Summary:
         steps += (_step(graph, store) for graph in graphs if graph.status != "seen")
         own = tuple(range(begin, len(steps)))
         if process.tf or own:
-            why = () if own else why_nothing(process)
+            why = () if own else why_nothing(process, record.exit_code)
             told = JobProcess(process.number, process.command, process.rank, own, why)
             processes.append(told)
     return Summary(
         tuple(steps),
         dict(record.refusals),
-        nothing=() if steps else why_nothing(record),
+        record.exit_code,
+        nothing=() if steps else why_nothing(record, record.exit_code),
         processes=tuple(processes),
     )
 
 
-def why_nothing(told: Record | Process) -> tuple[Cause, ...]:
-    """Why a run, or a process of it, has no step, most graphs first: what was refused, or else what
-    never happened."""
+def why_nothing(told: Record | Process, exit_code: int) -> tuple[Cause, ...]:
+    """Why a run, or a process of it, has no step: that the command failed, then what was refused,
+    most graphs first; or else what never happened."""
     known = sorted(told.refusals.items(), key=lambda item: -item[1])
+    if exit_code:
+        known.insert(0, (Reason.COMMAND_FAILED.value, 0))
     absent = Reason.EAGER if told.tf else Reason.NOT_IMPORTED
     return tuple(
         Cause(reason, count, meaning(reason), mend(reason), told.details.get(reason, ""))
@@ -356,9 +360,13 @@ def _of_nothing(causes: Sequence[Cause], exit_code: int) -> list[str]:
     return lines
 
 
+def line_of(step: Step) -> str:
+    """Which step, and what became of it."""
+    return f"{step.kind} step {step.digest[:12]}: {_verdict(step)}".lstrip()
+
+
 def _lines(step: Step) -> list[str]:
-    name = f"[stitch] {step.kind} step {step.digest[:12]}".replace("  ", " ")
-    lines = [f"{name}: {_verdict(step)}", *_of_parts(step.parts)]
+    lines = [f"[stitch] {line_of(step)}", *_of_parts(step.parts)]
     if step.kernels_before:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)
         kernels = f"kernels {step.kernels_before:,} → {step.kernels_after:,}"

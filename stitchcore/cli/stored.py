@@ -1,19 +1,23 @@
 """What a store holds, by any name that a command prints: of an artifact, a graph or a session.
 
 Every command takes the same names: an artifact's key, a graph's digest (the twelve digits in the
-summary) or a session, each in full or its beginning; without one the newest artifact is meant.
+summary) or a session, each in full or its beginning; without one the last job is meant.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stitchcore.cli import common
 from stitchcore.cli.run_job import EventFile, Record
 
 REPORT = "report.json"
+NAME = re.compile(r"[0-9a-f]{6,64}|[0-9]{8}-[0-9-]+")
+"""What may name an artifact, a graph or a session."""
+DIGITS = 12
+"""Of a name, where a command prints it."""
 LISTED = 8
 """Names listed where one is unknown."""
 
@@ -42,7 +46,11 @@ def _of_graphs(store: Path, name: str) -> Iterator[str]:
 
 def _of_sessions(store: Path, name: str) -> Iterator[str]:
     for folder in sessions(store, name):
-        yield from keys_of(record_of(folder))
+        record = record_of(folder)
+        yield from keys_of(record)
+        for graph in record.graphs:
+            if not graph.key:  # built after the job, say
+                yield from _of_graphs(store, graph.digest)
 
 
 def sessions(store: Path, name: str) -> list[Path]:
@@ -51,6 +59,15 @@ def sessions(store: Path, name: str) -> list[Path]:
         return [Path(name)]
     found = _within(store / "sessions")
     return [path for path in found if path.name.startswith(name) and path.is_dir()]
+
+
+def sessions_of_graph(store: Path, digest: str) -> list[Path]:
+    """Of jobs that had a graph whose digest begins so, the newest last."""
+    return [
+        folder
+        for folder in sessions(store, "")
+        if any(graph.digest.startswith(digest) for graph in record_of(folder).graphs)
+    ]
 
 
 def record_of(session: Path) -> Record:
@@ -72,19 +89,6 @@ def digest(store: Path, name: str) -> str:
     known |= {path.name for path in _within(store / "artifacts")}
     meant = [one for one in known if name and one.startswith(name)]
     return meant[0] if len(meant) == 1 else name
-
-
-def newest(store: Path, name: str, output: common.Output) -> Path:
-    """The newest artifact that `name` means; ends the command where there is none."""
-    found = artifacts(store, name)
-    if not found:
-        what = f"{name} in {store}" if name else str(store)
-        known = [path.name for path in sessions(store, "")][-LISTED:]
-        mend = "`stitch run -- python train.py` makes one"
-        if name and known:
-            mend = f"name an artifact, a graph or a session: {', '.join(known)}"
-        common.fail(output, what, "no report there", mend)
-    return found[-1]
 
 
 def page_of(store: Path, artifact: Path, title: str, name: str = "") -> str | None:

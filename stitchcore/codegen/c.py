@@ -21,6 +21,7 @@ from stitchcore.codegen.c_cache_hints import (
     streamed,
 )
 from stitchcore.codegen.c_lane_blocks import block_length, from_zero
+from stitchcore.codegen.c_lane_quotients import quotients
 from stitchcore.codegen.c_lane_tiles import (
     TOGETHER,
     cut,
@@ -52,7 +53,12 @@ from stitchcore.loop_ir import index
 from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.visitor import expressions, outer_accumulators, statements
+from stitchcore.loop_ir.visitor import (
+    accesses,
+    expressions,
+    outer_accumulators,
+    statements,
+)
 
 SUM_BLOCK = 1024
 """Iterations a rounding reduction adds in one run; the runs' results are added in double."""
@@ -537,8 +543,16 @@ class _C(Renderer):
             clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
         strided = staged(loop, self.ranges)
         self.masks = _uniform_choices(loop)
-        if strided or hinted(loop) or self.masks:
+        touched = accesses(loop.body)
+        known = quotients(loop, (self.place(one.buffer, one.indices) for one in touched))
+        if strided or hinted(loop) or self.masks or known:
             self.open("")
+        for node, name in known.items():
+            divided = index.renamed_parts(node, self.quotients)
+            self.emit(
+                f"const long {name} = ({index_text(node.right)}) ? {index_text(divided)} : 0;"
+            )
+            self.quotients[node] = name
         for choice in sorted(self.masks, key=lambda scalar: scalar.name):
             self.emit(f"const int64_t {choice.name}_mask = -(int64_t){self.scalar(choice)};")
         outer = dict(self.names)
@@ -560,9 +574,10 @@ class _C(Renderer):
             self.stream_end(loop, begin, end)
         self.behind(strided, loop, begin, end)
         self.names = outer
-        if strided or hinted(loop) or self.masks:
+        if strided or hinted(loop) or self.masks or known:
             self.close()
         self.masks = frozenset()
+        self.quotients = {}
 
     def ahead(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
         """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""

@@ -23,27 +23,25 @@ from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.layout import flat_index
 from stitchcore.loop_ir.visitor import buffers_of
 
-HALVES = frozenset({"bf16", "f16"})
-"""Types computed in f32: a register holds the rounded float, memory the 16-bit pattern.
-
-Likewise pred is bool in registers and a byte in memory (gcc does not vectorise loads of _Bool).
-"""
-
 MEMORY_TYPES: Mapping[str, str] = {
     "pred": "uint8_t",
     **{f"{k}{b}": f"{'u' * (k == 'u')}int{b}_t" for k in "su" for b in (8, 16, 32, 64)},
+    "f8e4m3fn": "uint8_t",
+    "f8e5m2": "uint8_t",
     "f16": "uint16_t",
     "bf16": "uint16_t",
     "f32": "float",
     "f64": "double",
 }
+"""By element type. Of a narrow float a register holds the rounded float, memory the pattern; pred
+is bool in registers and a byte in memory (gcc does not vectorise loads of _Bool)."""
 
 _PRECEDENCE = {"+": 1, "*": 2, "//": 2, "%": 2}
 
 
 def working(dtype: str) -> str:
     """The type that values of `dtype` are computed in."""
-    return "f32" if dtype in HALVES else dtype
+    return "f32" if DTYPES[dtype].narrow else dtype
 
 
 def register_type(dtype: str) -> str:
@@ -107,6 +105,7 @@ class Renderer(ABC):
         self.in_lanes = False
         self.names: dict[ir.Scalar, str] = {}
         self.ranges: dict[str, index.Range] = {}
+        self.quotients: dict[index.Binary, str] = {}
 
     def emit(self, text: str) -> None:
         self.lines.append("  " * self.depth + text if text and text[0] != "#" else text)
@@ -147,11 +146,15 @@ class Renderer(ABC):
         """What an element of memory is in a register."""
         if dtype == "pred":
             return f"({element} != 0)"
-        return f"st_load_{dtype}({element})" if dtype in HALVES else element
+        return f"st_load_{dtype}({element})" if DTYPES[dtype].narrow else element
 
     def element(self, buffer: ir.Buffer, indices: Sequence[Index]) -> str:
-        simple = [index.simplify(i, self.ranges) for i in indices]
-        return f"{buffer.name}[{index_text(flat_index(buffer, simple))}]"
+        place = index.renamed_parts(self.place(buffer, indices), self.quotients)
+        return f"{buffer.name}[{index_text(place)}]"
+
+    def place(self, buffer: ir.Buffer, indices: Sequence[Index]) -> Index:
+        """Where an element lies, simplified by the ranges of the loops around it."""
+        return flat_index(buffer, [index.simplify(i, self.ranges) for i in indices])
 
     def index(self, node: Index, level: int = 0) -> str:
         """An index as text, simplified by the ranges of the loops around it."""
@@ -193,7 +196,7 @@ class Renderer(ABC):
             **{"from": source},
             **{key: attributes[key] for key in record.attributes if key in attributes},
         )
-        if node.dtype in HALVES and record.ulp > 0:
+        if DTYPES[node.dtype].narrow and record.ulp > 0:
             text = f"st_round_{node.dtype}({text})"
         return text
 
@@ -275,7 +278,7 @@ class Renderer(ABC):
         value = self.expression(statement.value)
         return (
             f"st_store_{statement.buffer.dtype}({value})"
-            if (statement.buffer.dtype in HALVES)
+            if DTYPES[statement.buffer.dtype].narrow
             else value
         )
 

@@ -33,8 +33,13 @@ WIDE = (2.0, 4.0)
 """How many float64 and integer instructions a float64 function takes for each float32 and integer
 one of float32: medians over the table's functions, NVRTC 12.9, sm_90."""
 
-NARROWED = 6.0
-"""Integer instructions that round a result to bf16 or f16."""
+NARROWED: Mapping[str, Classes] = {
+    "bf16": Classes(integer=6),
+    "f16": Classes(float32=2, integer=11),
+    "f8e4m3fn": Classes(float32=2, integer=9),
+    "f8e5m2": Classes(float32=2, integer=11),
+}
+"""What rounds a result to a narrow type: NVRTC 12.9, sm_90."""
 
 QUOTIENT = Classes(integer=30, special=3)
 """An integer division or remainder; there is no such instruction."""
@@ -47,9 +52,6 @@ COMBINED = Classes(integer=8, memory=2)
 
 TURNED = Classes(integer=4, shared=2)
 """An element that is moved across the rows of memory: through shared memory, alone."""
-
-NARROW = frozenset(n for n, d in DTYPES.items() if d.kind == "float" and d.bytes == 2)
-"""Types that are computed with as f32, and rounded."""
 
 
 @lru_cache(maxsize=262144)
@@ -74,8 +76,8 @@ def applied(opcode: str, operand: str, result: str) -> Classes:
         return QUOTIENT
     record = opcodes.record(opcode)
     counts = _operation(record.gpu, operand)
-    if result in NARROW and record.kind == "elementwise" and record.flops:
-        counts += Classes(integer=NARROWED)
+    if result in NARROWED and record.kind == "elementwise" and record.flops:
+        counts += NARROWED[result]
     return counts
 
 

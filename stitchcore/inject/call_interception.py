@@ -6,6 +6,9 @@ instantiations stay cached and no retrace happens. Sessions: executors are cache
 and targets; repeating a target gives another one. A mark is a number: 0 is the ordinary
 instantiation, and each other number one of its own.
 
+A function that calls others which TensorFlow would keep apart from it is called as a copy that has
+them in it (inlining.py), by the name of the original everywhere else.
+
 A call that fails before it has done anything (TensorFlow does not take a graph of ours) is made
 again as the job's own: the user's program sees nothing of it.
 """
@@ -15,6 +18,8 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Protocol, Set, Tuple
+
+from . import inlining
 
 MARKER = "stitch"
 
@@ -73,6 +78,7 @@ class Caller(threading.local):
     now: Optional[Call] = None
     shown: Any = None  # the program of the graph that Grappler shows
     probing: Any = None  # the Program whose compiled bodies are being shown to Grappler
+    graphs: int = 0  # that Grappler has shown in this thread
 
 
 def _or_default(question: Callable[..., Any], otherwise: Any, *about: Any) -> Any:
@@ -134,21 +140,42 @@ def _marked_options(options: Any, mark: int) -> Any:
     return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
 
 
-def install_functions(caller: Caller, chooser: Chooser) -> None:
-    """Wraps the one method through which every eager call of a tf.function passes."""
+def install_functions(caller: Caller, chooser: Chooser, inlines: bool) -> None:
+    """Wraps the one method through which every eager call of a tf.function passes; `inlines` those
+    that TensorFlow keeps apart."""
     from tensorflow.python.eager import context
 
     original = context.Context.call_function
     cache: Dict[Tuple[int, int], Tuple[Any, Any]] = {}  # by id of the options, kept alive here
     visited: Set[bytes] = set()
+    copies = inlining.Copies()
+    taken: Set[bytes] = set()  # copies that TensorFlow has instantiated
+
+    def call_inlined(context: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        copy = _or_default(copies.of, None, context, name) if inlines else None
+        if copy is None:
+            return original(context, name, tensor_inputs, num_outputs)
+        shown = caller.graphs
+        try:
+            outputs = original(context, copy, tensor_inputs, num_outputs)
+        except Exception:
+            if name in taken or caller.graphs != shown:
+                taken.add(name)
+                raise  # the job's own error
+        else:
+            taken.add(name)
+            return outputs
+        copies.drop(name)  # TensorFlow does not take it: it has not come as far as Grappler
+        return original(context, name, tensor_inputs, num_outputs)
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
         if caller.probing is not None:
             return original(self, name, tensor_inputs, num_outputs)
 
         def run(mark: int, called: Any) -> Any:
+            call = call_inlined if called == name else original
             if not mark:
-                return original(self, called, tensor_inputs, num_outputs)
+                return call(self, called, tensor_inputs, num_outputs)
             options = self.function_call_options
             entry = cache.get((id(options), mark)) or (
                 options,
@@ -157,7 +184,7 @@ def install_functions(caller: Caller, chooser: Chooser) -> None:
             cache[id(options), mark] = entry
             self.function_call_options = entry[1]
             try:
-                return original(self, called, tensor_inputs, num_outputs)
+                return call(self, called, tensor_inputs, num_outputs)
             finally:
                 self.function_call_options = options
 

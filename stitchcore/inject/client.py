@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Set, Tuple
 
 from . import reasons, swap_group, target
 from .contract import (
@@ -197,12 +197,20 @@ class Folder:
     def __init__(self, store: str, expected: Expected) -> None:
         self._store = store
         self._expected = expected
+        self._submitted: Set[str] = set()
 
     def submit(self, digest: str, graph: bytes, meta: Mapping[str, Any]) -> None:
         submit(self._store, digest, graph, meta)
+        self._submitted.add(digest)
 
     def answer(self, digest: str) -> Optional[Dict[str, Any]]:
-        return answer(self._store, digest)
+        """Raises Refused where none will come: what was asked for is not there any more."""
+        request = os.path.join(self._store, "requests", digest)
+        gone = digest in self._submitted and not os.path.isdir(request)
+        found = answer(self._store, digest)
+        if gone and (found or {}).get("status") not in ("ready", "refused"):
+            raise reasons.Refused(reasons.STORE_UNREADABLE, f"{request} is gone")
+        return found
 
     def fetch(self, key: str, digest: str, target: str) -> Artifact:
         if not KEY.match(key):

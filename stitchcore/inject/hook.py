@@ -95,7 +95,8 @@ class Hook:
         self._ended = self._unwatched = False
 
     def start(self) -> None:
-        call_interception.install_functions(self._caller, self)
+        inlines = self._config.mode == "optimize"
+        call_interception.install_functions(self._caller, self, inlines)
         call_interception.install_sessions(self._caller, self)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
@@ -111,8 +112,11 @@ class Hook:
             instance = self._instances.get(caller)
             if instance is None:
                 return 0, caller
-            if self._config.wait > 0 and caller in self.timed and not instance.awaited:
-                self._await(instance)
+            if self._config.wait > 0:
+                if caller in self.timed and not instance.awaited:
+                    self._await(instance)
+                elif instance.on_gpu:  # it has run its original first
+                    self._swapper.late(instance)
             if instance.lifted is not None:
                 stitched = bool(instance.arm[0] == STITCHED)
                 if caller not in self.timed:
@@ -191,6 +195,7 @@ class Hook:
 
     def on_graph(self, data: bytes, item: int) -> Optional[bytes]:
         """Called by Grappler in any thread; never raises."""
+        self._caller.graphs += 1
         if os.getpid() != self._process:
             self._tell_of_fork(data)
             return None
@@ -316,7 +321,8 @@ class Hook:
             if program.ready and (self._config.measured or program.unproved):
                 self._refuse(program.digest, reasons.UNMEASURED, "called from another graph")
                 return None
-            stitched = program.ready and self._swapper.open(program)
+            fits = program.ready and self._swapper.fits(program)
+            stitched = fits and self._swapper.open(program)
             return self._built(self._stitched(view, program)) if stitched else None
         instance = self._instance(caller.key, program)
         self._joined.enlist(instance, view)
@@ -494,7 +500,7 @@ class Hook:
             if program.artifact is None:
                 program.kernels = self._load(program, artifact)
                 known = crash_breaker.left_out(self._config.store, program.digest, key)
-                program.left_out = frozenset(known)
+                program.left_out = dict.fromkeys(known, reasons.WRONG_RESULT)
                 program.artifact = artifact
                 self._events.write("ready", digest=program.digest, key=key)
                 for region, said in known.items():
@@ -669,20 +675,19 @@ class Hook:
         self._disable(instance.program, reasons.BAD_ARTIFACT, failure)
 
     def _charge(self) -> None:
-        """Steps of which a kernel could not run go back to their original."""
+        """Steps of which a kernel could not run go back to their original; regions that are not
+        for the job's data are left out."""
         programs, instances = list(self._programs.values()), list(self._instances.values())
-        for program, failure, lasting in self._follower.charge(programs, instances):
-            reason = plugin.reason_of(failure)
-            if lasting:
-                self._disable(program, reason, failure)
-            else:
-                self._refuse(program.digest, reason, failure)
-        for program, regions in self._follower.wrong(programs):
-            for region, said in regions.items():
-                self._take_back(program, region, reasons.WRONG_RESULT, said)
-                self._say(reasons.WRONG_RESULT, f"region {region}: {said}")
+        for program, failure in self._follower.charge(programs):
+            self._disable(program, plugin.reason_of(failure), failure)
+        for fault in self._follower.faults(programs, instances):
+            if not fault.lasting:
+                self._refuse(fault.program.digest, fault.reason, fault.message)
+                continue
+            self._take_back(fault.program, fault.region, fault.reason, fault.message)
+            self._say(fault.reason, f"region {fault.region}: {fault.message}")
             for instance in instances:
-                if instance.runs(program):
+                if instance.runs(fault.program):
                     self._swapper.renew(instance)
 
     # Beside the job

@@ -515,8 +515,11 @@ class _Rewriting:
         if i in self.popped:
             return self._outer(found)
         if found != tensor:  # of the frame around the loop: there it may be a constant, too
-            around = self.original.outer[found[0]]
-            return self._inside(found, around) if found[0] in self.removed else found
+            if found[0] not in self.removed:
+                return found
+            if self.read.operations[found[0]] in EXITS:
+                return (self._last(found[0], self._exit(self.original.inner[found[0]])), 0)
+            return self._inside(found, self.original.outer[found[0]])
         if self.read.operations[i] == "Identity":
             return self._outer(self.read.edges[i][0])
         if i not in self._copies:

@@ -4,12 +4,15 @@ An estimate of live bytes cannot tell what a job's allocators keep, so the job m
 blocks alternate. On a CPU the native sampler (native/memory.cc) gives the most resident bytes of
 each block; the untouched peak is the higher of what the process had reached before the swap and of
 the original blocks. On a GPU it is the allocator's own peak before the swap and after, which only
-grows: its counts are the user's and are never reset, so nothing is known of a step that begins
-stitched. Memory that an allocator keeps counts in both arms.
+grows: its counts are the user's and are never reset, so a step on a GPU begins with its original
+where it can. Memory that an allocator keeps counts in both arms.
 
 A peak counts once two stitched blocks have reached it: what the job does now and then between two
 steps (a checkpoint, an evaluation) is nobody's step, and what grows all the while has grown in the
 original block that lies between them.
+
+On a GPU an operation that finds no memory ends the job, and a step that has begun cannot be begun
+again: so there is no swap where the GPU has no room for what a stitched step may hold (`no_room`).
 """
 
 from __future__ import annotations
@@ -17,15 +20,19 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from .plugin import Peak, Plugin
 
 LIMIT = 1.05  # of the untouched peak: beyond it the swap is taken back
+SLACK = 2**20  # below this nobody's memory is short: the worker lets a step hold so much more
+ROOM = 2 * (LIMIT - 1)  # of the untouched peak, to be free before a swap: the worker only estimates
+ESTIMATED = 2  # times what the worker says a stitched step holds, where no step has run
 BLOCKS = 3  # of each arm, sampled, before anything is said
 ENOUGH = 12  # blocks of each arm after which nothing new is looked for
 IDLE_SECONDS = 600.0  # without a new block, after which a step is not watched any more
 STATUS = "/proc/self/status"
+LOCAL = "/job:localhost/replica:0/task:0"  # left out of a logical device's name
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Finding:
     @property
     def over(self) -> bool:
         """Whether the swap is to be taken back."""
-        return self.ratio > LIMIT and self.stitched > self.untouched + self.more
+        return self.ratio > LIMIT and self.stitched > self.untouched + max(self.more, SLACK)
 
     @property
     def detail(self) -> str:
@@ -150,15 +157,69 @@ def resident_peak() -> int:
     return 0
 
 
-def allocated_peak() -> int:
-    """The most bytes that the allocators of all GPUs have given out so far; 0 where TensorFlow does
-    not tell. It is not asked where the job has no eager context: that would make one."""
+@dataclass(frozen=True)
+class Allocator:
+    """Of one GPU: bytes that it has given out now and at most, and that it can give out at all."""
+
+    device: str
+    current: int
+    peak: int
+    limit: int
+
+
+def allocators() -> List[Allocator]:
+    """Of all GPUs; none where TensorFlow does not tell. It is not asked where the job has no eager
+    context: that would make one."""
     try:
         context = sys.modules["tensorflow.python.eager.context"]
         if context._context is None or not context._context._initialized:
-            return 0
+            return []
+        limits = _limits(context._context)
         devices = context._context.list_logical_devices("GPU")
         usage = [context._context.get_memory_info(device.name) for device in devices]
-        return sum(int(entry["peak"]) for entry in usage)
+        return [
+            Allocator(device.name, int(each["current"]), int(each["peak"]), limits[device.name])
+            for device, each in zip(devices, usage)
+        ]
     except Exception:  # private names, and statistics that an allocator may not keep
-        return 0
+        return []
+
+
+def _limits(context: Any) -> Dict[str, int]:
+    """By the name of a logical device."""
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.client import pywrap_tf_session
+
+    known = pywrap_tfe.TFE_ContextListDevices(context._context_handle)
+    try:
+        return {
+            pywrap_tfe.TF_DeviceListName(known, i).replace(
+                LOCAL, ""
+            ): pywrap_tf_session.TF_DeviceListMemoryBytes(known, i)
+            for i in range(pywrap_tfe.TF_DeviceListCount(known))
+        }
+    finally:
+        pywrap_tfe.TF_DeleteDeviceList(known)
+
+
+def allocated_peak() -> int:
+    """The most bytes that the allocators of all GPUs have given out so far; 0 where TensorFlow does
+    not tell."""
+    return sum(allocator.peak for allocator in allocators())
+
+
+def no_room(
+    known: Iterable[Allocator], untouched: bool, estimate: int, more: int = 0
+) -> Optional[str]:
+    """Which GPU could not hold a stitched step for sure; None where all can, or do not tell.
+
+    Where `untouched` steps have run they fit into the peak, and a stitched one holds little more
+    than they did (`more` bytes if the user allows that); else it holds about `estimate`."""
+    for each in (one for one in known if one.limit > 0):
+        free, wanted = each.limit - each.peak, max(round(ROOM * each.peak), more, SLACK)
+        if not untouched:
+            free, wanted = each.limit - each.current, ESTIMATED * estimate
+        if free < wanted:
+            has = f"{each.device} has {free / 2**20:,.0f} of {each.limit / 2**20:,.0f} MiB left"
+            return f"{has}, a swap takes {wanted / 2**20:,.0f}"
+    return None

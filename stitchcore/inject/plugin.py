@@ -79,8 +79,10 @@ class _Peak(ctypes.Structure):
 
 
 class Failure(NamedTuple):
-    """Failures of one kernel's operations: the first one's message, and how many there were."""
+    """How a kernel failed in a node, and how often."""
 
+    kernel: str
+    node: str
     message: str
     times: int
 
@@ -374,19 +376,19 @@ class Plugin:
         count = self._library.stitch_read_memory(step, out, capacity)
         return [Peak(peak.block, peak.arm, peak.samples, peak.bytes) for peak in out[:count]]
 
-    def failures(self) -> Dict[str, Failure]:
-        """Kernel keys whose operation failed in this process."""
+    def failures(self) -> List[Failure]:
+        """What has failed of stitched operations in this process."""
         buffer = self._library.stitch_failures()
         if not buffer:
-            return {}
+            return []
         try:
             text = ctypes.string_at(buffer).decode(errors="replace")
         finally:
             self._library.stitch_free(buffer)
-        failures = {}
+        failures = []
         for line in text.splitlines():
-            key, count, message = line.split("\t", 2)
-            failures[key] = Failure(message, int(count))
+            count, kernel, node, message = line.split("\t", 3)
+            failures.append(Failure(kernel, node, message, int(count)))
         return failures
 
     def start_trace(self) -> bool:

@@ -54,7 +54,7 @@ class Program:
     devices: float = 1.0  # that its graph uses: GPUs, or cores
     gpus: FrozenSet[int] = frozenset()  # those GPUs, by CUDA's numbers
     unfit: bool = False  # a call's sizes were not those of its kernels, and that has been told
-    left_out: FrozenSet[str] = frozenset()  # regions that the job's data has shown to be wrong
+    left_out: Mapping[str, str] = field(default_factory=dict)  # regions, why: by the job's data
     failure: Optional[str] = None  # why a stitched operation of it could not run its kernel
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
@@ -73,6 +73,17 @@ class Program:
     def unproved(self) -> bool:
         """Whether its artifact was made where there was no GPU to prove it on."""
         return self.artifact is not None and self.artifact.manifest.get("measured") is False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs on a GPU."""
+        return (self.parts or [self])[0].target.startswith("sm_")
+
+    @property
+    def live_bytes(self) -> int:
+        """What its stitched step holds at most beside variables, as the worker estimates."""
+        made = [part.artifact for part in self.parts or [self] if part.artifact is not None]
+        return sum(int(one.manifest.get("expect", {}).get("live_bytes", 0)) for one in made)
 
     @property
     def reported(self) -> str:
@@ -109,7 +120,7 @@ class Member(Protocol):
 @dataclass
 class Instance:
     """One caller of a program: a function name or a session's fetches. Two instantiations, arms;
-    the stitched one may be built anew, without what the job's data has shown to be wrong."""
+    the stitched one may be built anew, without what the job's data has shown not to do."""
 
     program: Program
     step: int
@@ -143,7 +154,7 @@ class Instance:
     @property
     def on_gpu(self) -> bool:
         """Whether it runs on a GPU, whose clock then tells how long."""
-        return (self.program.parts or [self.program])[0].target.startswith("sm_")
+        return self.program.on_gpu
 
     def watch_memory(self, plugin: Plugin, more: int) -> None:
         """Before its swap: from here on its peak memory is measured, where blocks alternate. The
@@ -199,8 +210,8 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patche
     return patch.Patched(lean.graph, new.taken_back)
 
 
-def _without(document: Mapping[str, Any], regions: Collection[str]) -> Mapping[str, Any]:
-    """A patch without some regions. Raises Refused: WRONG_RESULT where none is left."""
+def _without(document: Mapping[str, Any], regions: Mapping[str, str]) -> Mapping[str, Any]:
+    """A patch without some regions. Raises Refused where none is left, for the reason of one."""
     if not regions:
         return document
     try:
@@ -208,7 +219,7 @@ def _without(document: Mapping[str, Any], regions: Collection[str]) -> Mapping[s
     except (KeyError, TypeError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"patch form: {error!r}") from error
     if not left:
-        raise reasons.Refused(reasons.WRONG_RESULT, "all of its regions")
+        raise reasons.Refused(next(iter(regions.values())), "all of its regions")
     return {**document, "regions": left}
 
 

@@ -1,10 +1,11 @@
 """What leaves a job: the structure of its step, without its values, strings and names.
 
 `structure` takes out what a compiler does not need: constants of more than 64 elements and of
-strings become Placeholders (inputs of whatever reads them), free text is emptied, names of
-functions, loops and shared resources become numbers. The digest is over its result, so an artifact
-does not depend on what was taken out. `renamed` gives the nodes names made of operation and
-canonical id; it is applied wherever the request leaves the user's own machine (contracts.md 4).
+strings become Placeholders (inputs of whatever reads them; the least and the greatest of integers
+are kept), free text is emptied, names of functions, loops and shared resources become numbers. The
+digest is over its result, so an artifact does not depend on what was taken out. `renamed` gives the
+nodes names made of operation and canonical id; it is applied wherever the request leaves the user's
+own machine (contracts.md 4).
 
 Strings are kept by name of the attribute and pattern, or where TensorFlow itself closes the list of
 values: an attribute nobody has thought of is emptied, not sent.
@@ -16,6 +17,8 @@ import re
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Tuple
 
 KEPT_ELEMENTS = 64
+LEAST, GREATEST = "_least", "_greatest"  # of the integers that a constant held
+INTEGERS = (3, 9)  # DataType: int32, int64
 STRING, VARIANT, RESOURCE = 7, 21, 20  # DataType
 WORD = re.compile(rb"^[A-Za-z0-9_]{0,32}$")
 KEPT_STRINGS = {
@@ -95,9 +98,20 @@ def _constant(node: Any) -> None:
         return
     shape = type(value.tensor_shape)()
     shape.CopyFrom(value.tensor_shape)
+    if node.attr["dtype"].type in INTEGERS:
+        _range(node, value)
     node.op = "Placeholder"
     node.attr["shape"].shape.CopyFrom(shape)
     del node.attr["value"]
+
+
+def _range(node: Any, value: Any) -> None:
+    """Tells the least and the greatest of a constant's integers: whether rows have such numbers
+    decides if a lookup of them can fail."""
+    from tensorflow.python.framework import tensor_util
+
+    array = tensor_util.MakeNdarray(value)
+    node.attr[LEAST].i, node.attr[GREATEST].i = int(array.min()), int(array.max())
 
 
 def _attribute(node: Any, name: str, numbers: _Numbers) -> None:

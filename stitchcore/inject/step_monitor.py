@@ -29,10 +29,19 @@ OFTEN = 8  # calls that a kernel did not fit
 
 
 class Charge(NamedTuple):
-    """A failure of a program's kernels; `lasting` when the step is to run its original."""
+    """A program of which a kernel cannot run: its step is to run its original."""
 
     program: Program
     failure: str
+
+
+class Fault(NamedTuple):
+    """What the job's own data has shown of a region; `lasting` when it is to be left out."""
+
+    program: Program
+    region: str
+    reason: str
+    message: str
     lasting: bool
 
 
@@ -116,57 +125,59 @@ class StepMonitor:
         length = savings.block_length(stitched, least, max(least, most))
         self._plugin.stretch(instance.step, length, self._seed + instance.step)
 
-    def charge(self, programs: Iterable[Program], instances: Sequence[Instance]) -> List[Charge]:
-        """What is newly found of kernels that could not run.
-
-        A kernel that cannot run will not run the next time, and its artifact's breaker stays. A
-        shape may fit the next time: the step stays stitched unless half of its calls do not fit.
-        """
-        failures = self._plugin.failures()
+    def charge(self, programs: Iterable[Program]) -> List[Charge]:
+        """What is newly found of kernels that could not run: one that cannot will not the next
+        time, and its artifact's breaker stays."""
+        of_data = (reasons.GUARD_FAILED, reasons.WRONG_RESULT)
+        broken = {
+            failure.kernel: failure.message
+            for failure in self._plugin.failures()
+            if plugin.reason_of(failure.message) not in of_data
+        }
         charged = []
-        for program in programs if failures else ():
-            for key in sorted(program.kernels & failures.keys()):
-                if program.failure is not None:
-                    break
-                message, count = failures[key]
-                unfit = plugin.reason_of(message) == reasons.GUARD_FAILED
-                users = [instance for instance in instances if instance.runs(program)]
-                calls = sum(self._plugin.passes(instance.step, STITCHED) for instance in users)
-                lasting = not unfit or (count >= OFTEN and 2 * count >= calls)
-                if lasting:
-                    program.failure = message
-                    if not unfit:
-                        self.blame(program, message)
-                if lasting or not program.unfit:
-                    program.unfit = True
-                    charged.append(Charge(program, message, lasting))
+        for program in programs if broken else ():
+            keys = sorted(program.kernels & broken.keys())
+            if keys and program.failure is None:
+                self.blame(program, broken[keys[0]])
+                charged.append(Charge(program, broken[keys[0]]))
         return charged
 
-    def wrong(self, programs: Iterable[Program]) -> List[Tuple[Program, Dict[str, str]]]:
-        """Regions of which a kernel's results are newly found not to be TensorFlow's, with what
-        they made. The next start leaves them out."""
-        # A function that was put into another has its nodes' names behind that one's.
-        failures = {
-            name[max(name.find("stitch/"), 0) :]: failure
-            for name, failure in self._plugin.failures().items()
-            if plugin.reason_of(failure.message) == reasons.WRONG_RESULT
-        }
+    def faults(self, programs: Iterable[Program], instances: Sequence[Instance]) -> List[Fault]:
+        """What is newly found of regions on the job's own data.
+
+        One whose results were not TensorFlow's is left out from here on, and by the next start. So
+        is one whose sizes were not its kernel's in half of the calls, but not by the next start: a
+        size that did not fit may fit the next time, so the first one is only told.
+        """
+        failures: Dict[str, List[plugin.Failure]] = {}
+        for failure in self._plugin.failures():
+            # A function that was put into another has its nodes' names behind that one's.
+            name = failure.node[max(failure.node.find("stitch/"), 0) :]
+            failures.setdefault(name, []).append(failure)
         found = []
         for program in programs if failures else ():
             if program.artifact is None or program.reason is not None:
                 continue
+            users = [instance for instance in instances if instance.runs(program)]
+            calls = sum(self._plugin.passes(instance.step, STITCHED) for instance in users)
             regions = program_module.regions_of_nodes(program.artifact)
-            fresh = {
-                regions[name]: failures[name].message[len(plugin.WRONG) :]
-                for name in regions.keys() & failures.keys()
-                if regions[name] not in program.left_out
-            }
-            if fresh:
-                program.left_out = program.left_out.union(fresh)
+            wrong: Dict[str, str] = {}
+            for name in sorted(regions.keys() & failures.keys()):
+                region = regions[name]
+                if region in program.left_out:
+                    continue
+                fault = _fault(program, region, failures[name], calls)
+                if fault is None or (program.unfit and not fault.lasting):
+                    continue
+                found.append(fault)
+                program.unfit = program.unfit or fault.reason == reasons.GUARD_FAILED
+                if fault.lasting:
+                    program.left_out = {**program.left_out, region: fault.reason}
+                if fault.reason == reasons.WRONG_RESULT:
+                    wrong[region] = fault.message
+            if wrong:
                 store, key = self._config.store, program.artifact.key
-                session = self._config.session
-                crash_breaker.record_wrong(store, program.digest, key, session, fresh)
-                found.append((program, fresh))
+                crash_breaker.record_wrong(store, program.digest, key, self._config.session, wrong)
         return found
 
     def blame(self, program: Program, failure: str) -> None:
@@ -294,6 +305,22 @@ class StepMonitor:
                 entry[f"{name}_ns"] = statistics.median(times) if times else None
             figures.append(entry)
         return figures
+
+
+def _fault(
+    program: Program, region: str, failures: Sequence[plugin.Failure], calls: int
+) -> Optional[Fault]:
+    """What `failures` of one node say of its region, after so many calls of its step."""
+    said = [(plugin.reason_of(failure.message), failure) for failure in failures]
+    for reason, failure in said:
+        if reason == reasons.WRONG_RESULT:
+            return Fault(program, region, reason, failure.message[len(plugin.WRONG) :], True)
+    unfit = [failure for reason, failure in said if reason == reasons.GUARD_FAILED]
+    if not unfit:
+        return None
+    times = sum(failure.times for failure in unfit)
+    lasting = times >= OFTEN and 2 * times >= calls
+    return Fault(program, region, reasons.GUARD_FAILED, unfit[0].message, lasting)
 
 
 def _with_loss(instance: Instance, steps: int) -> savings.Saved:

@@ -1,15 +1,17 @@
 """When a step is swapped, and that it is on record before the first stitched pass.
 
-Without a baseline a step may start stitched, or change over when its artifact comes. With one
-(savings are reported) it first runs so many original steps; then canary blocks of the original go
-on all job long. Where a step cannot be swapped later, it is swapped unmeasured or not at all.
+Without a baseline a step may start stitched, or change over when its artifact comes; on a GPU it
+runs its original first, whose peak tells whether there is room for the stitched one. With a
+baseline (savings are reported) it first runs so many original steps; then canary blocks of the
+original go on all job long. Where a step cannot be swapped later, it is swapped unmeasured or not
+at all.
 """
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Optional
 
-from . import client, crash_breaker, plugin, reasons, settings
+from . import client, crash_breaker, memory, plugin, reasons, settings
 from . import program as program_module
 from .program import (
     CANARY_BLOCK,
@@ -70,16 +72,35 @@ class Swapper:
         self._events.write("swap_begin", digest=program.digest, key=program.artifact.key)
         return True
 
+    def fits(self, program: Program, untouched: bool = False) -> bool:
+        """Whether its GPUs have room for the stitched step; `untouched`: its original has run."""
+        why = self._no_room(program, untouched)
+        if why is not None:
+            self._disable(program, reasons.MEMORY, why)
+        return why is None
+
+    def _no_room(self, program: Program, untouched: bool) -> Optional[str]:
+        if not program.on_gpu:
+            return None
+        estimate, more = program.live_bytes, self._config.memory
+        return memory.no_room(memory.allocators(), untouched, estimate, more)
+
     def first_arm(self, program: Program) -> int:
         """The arm that a new caller of `found` starts with."""
-        unmeasured = program.refused_late is not None and self._config.allow_unmeasured
+        never_later = program.refused_late is not None
+        unmeasured = never_later and self._config.allow_unmeasured
         at_once = self._config.baseline == 0 or unmeasured
-        at_once = at_once and not program.joined
-        return STITCHED if at_once and program.ready and self.open(program) else ORIGINAL
+        at_once = at_once and not program.joined and (never_later or not program.on_gpu)
+        if at_once and program.ready and self.fits(program) and self.open(program):
+            return STITCHED
+        return ORIGINAL
 
     def rehearse(self, program: Program, view: View) -> None:
         """Raises Refused where the swap of a joined step could fail: at the agreed step the others
         swap, whatever becomes of this one."""
+        why = self._no_room(program, untouched=True)
+        if why is not None:
+            raise reasons.Refused(reasons.MEMORY, why)
         if program.artifact is not None:
             program_module.stitched_graph(view, program, self._plugin)
             try:
@@ -115,7 +136,7 @@ class Swapper:
         instance.swapped_late = True
         if program.refused_late is not None:
             self._disable(program, program.refused_late, "not to be swapped after the first step")
-        elif self.open(program):
+        elif self.fits(program, untouched=True) and self.open(program):
             blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
             if self._config.baseline > 0:
                 blocks = (CANARY_BLOCK, CANARY_FIRST)
@@ -172,8 +193,9 @@ class Swapper:
             instance.swapped_late = False
 
     def due(self, instance: Instance) -> bool:
-        """True once the baseline has been run."""
-        if self._config.baseline == 0 or instance.program.refused_late is not None:
+        """True once the baseline has been run; on a GPU, once its allocator knows the step."""
+        baseline = self._config.baseline > 0 or instance.on_gpu
+        if not baseline or instance.program.refused_late is not None:
             return True
         least = WARM_UP + self._config.baseline
         return self._plugin.passes(instance.step, ORIGINAL) >= least

@@ -24,8 +24,9 @@ class Fallback:
     """The framework's own operations for a launch, as a function of `arguments`. `results[k]` is
     the function's result that the kernel's output k is, -1 where it is no tensor of the graph,
     and `tolerances[k]` how far the two may lie apart (verify/tolerance.py; 0 where there is no
-    other); `units` is by the kernel's inputs, what they are rounded to on their way to a result (0:
-    their type's own); `definition` a serialized FunctionDef of the name `function`."""
+    other); `units` is by the kernel's inputs, what they are rounded to on their way to a result, or
+    may be off by already (0: their type's own); `definition` a serialized FunctionDef of the name
+    `function`."""
 
     function: str
     definition: bytes

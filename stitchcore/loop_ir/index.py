@@ -245,6 +245,16 @@ def rename(index: Index, names: Mapping[str, Index]) -> Index:
     return index
 
 
+def renamed_parts(index: Index, names: Mapping[Binary, str]) -> Index:
+    """`index` with the largest parts that have a name replaced by a variable of that name."""
+    if not names or not isinstance(index, Binary):
+        return index
+    if index in names:
+        return Variable(names[index])
+    left, right = renamed_parts(index.left, names), renamed_parts(index.right, names)
+    return Binary(index.operator, left, right)
+
+
 BUILDERS: Mapping[str, Callable[[Index, Index], Index]] = {
     "+": add,
     "*": multiply,
@@ -264,19 +274,69 @@ def mentions(index: Index, variable: str) -> bool:
 
 
 def collapse(index: Index) -> Index:
-    """`index` with c*m*(x // m) + c*(x % m) written as c*x, wherever it is such a sum."""
-    terms: dict[Node, int] = {}
-    constant = _add_terms(index, 1, terms)
+    """`index` with c*m*(x // m) + c*(x % m) written as c*x, wherever it is such a sum; c and m may
+    hold symbols: a row of [s, 4, t] is found by its number, without a division."""
+    terms: dict[_Product, int] = {}
+    _add_products(index, 1, (), terms)
     joined = False
-    for node in list(terms):
-        if isinstance(node, Binary) and node.operator == "%" and isinstance(node.right, int):
+    while pair := _quotient_and_remainder(terms):
+        remainder, quotient, number, others = pair
+        times = terms.pop(remainder)
+        del terms[quotient]
+        _add_products(number, times, others, terms)
+        joined = True
+    if not joined:
+        return index
+    constant = terms.pop((), 0)
+    return add(total(multiply(product(nodes), times) for nodes, times in terms.items()), constant)
+
+
+_Product = tuple[Node, ...]
+"""Factors that are not numbers, in an order of their own."""
+
+
+def _add_products(index: Index, times: int, others: _Product, terms: dict[_Product, int]) -> None:
+    """Add `index` times a number and other factors to a sum of products."""
+    if isinstance(index, Binary) and index.operator == "+":
+        _add_products(index.left, times, others, terms)
+        _add_products(index.right, times, others, terms)
+    elif isinstance(index, Binary) and index.operator == "*" and isinstance(index.right, int):
+        _add_products(index.left, times * index.right, others, terms)
+    else:
+        number, nodes = _factors(index)
+        key = _in_order((*nodes, *others))
+        terms[key] = terms.get(key, 0) + times * number
+
+
+def _in_order(nodes: _Product) -> _Product:
+    return tuple(sorted(nodes, key=repr)) if len(nodes) > 1 else nodes
+
+
+def _factors(index: Index) -> tuple[int, _Product]:
+    """`index` as a number times factors."""
+    if isinstance(index, int):
+        return index, ()
+    if isinstance(index, Binary) and index.operator == "*":
+        left, right = _factors(index.left), _factors(index.right)
+        return left[0] * right[0], (*left[1], *right[1])
+    return 1, (index,)
+
+
+def _quotient_and_remainder(
+    terms: Mapping[_Product, int],
+) -> tuple[_Product, _Product, Index, _Product] | None:
+    """Two terms that are c*(x % m) and c*m*(x // m): the terms, x and the factors of c."""
+    for nodes, times in terms.items():
+        for n, node in enumerate(nodes):
+            if not isinstance(node, Binary) or node.operator != "%" or times == 0:
+                continue
+            others = (*nodes[:n], *nodes[n + 1 :])
+            number, symbols = _factors(node.right)
             whole = Binary("//", node.left, node.right)
-            if terms[node] != 0 and terms.get(whole) == terms[node] * node.right:
-                times = terms.pop(node)
-                del terms[whole]
-                constant += _add_terms(node.left, times, terms)
-                joined = True
-    return _sum(terms, constant) if joined else index
+            key = _in_order((*others, whole, *symbols))
+            if terms.get(key) == times * number:
+                return nodes, key, node.left, others
+    return None
 
 
 def gather(index: Index) -> Index:

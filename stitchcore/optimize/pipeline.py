@@ -472,8 +472,10 @@ def _fallback(state: RequestState) -> RequestState:
     for key, program_ in state.programs.items():
         try:
             function = state.lowered[key].subgraph
-            module = state.compiled.regions[key].module
-            limits = between(module), input_units(module)
+            region = state.compiled.regions[key]
+            module = region.module
+            made = [value for pattern in region.plan.patterns for value in pattern.outputs]
+            limits = between(module), input_units(module), between(module, made)
             programs[key] = with_fallbacks(function, program_, updates.get(key, 0), *limits)
         except Refused as error:
             refused[key] = error.refusal
@@ -654,6 +656,7 @@ def _expectation(state: RequestState) -> Expectation:
         bytes_saved=covered.saved,
         bytes_stitched=covered.stitched,
         bytes_intensive=covered.intensive,
+        live_bytes=state.live_bytes,
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )

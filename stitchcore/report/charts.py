@@ -16,13 +16,27 @@ SIDE, LEFT, BOTTOM, TOP = 380, 70, 52, 14
 """Of the scatter plot, in its own pixels."""
 
 
-def bars(before: float, after: float, most: float, label: str) -> Markup:
-    """Two bars on one scale, of which `most` is the whole width."""
+def bars(
+    before: float,
+    after: float,
+    most: float,
+    label: str,
+    bounds: tuple[float, float] | None = None,
+) -> Markup:
+    """Two bars on one scale, of which `most` is the whole width; `bounds` is the second's 95 %
+    interval."""
     scale = 100 / most if most > 0 else 0.0
-    return tag(
-        "svg",
+    drawn = [
         tag("rect", class_="bar-before", x=0, y=0, width=f"{before * scale:.2f}", height=6),
         tag("rect", class_="bar-after", x=0, y=7, width=f"{after * scale:.2f}", height=6),
+    ]
+    if bounds is not None:
+        low, high = (bound * scale for bound in bounds)
+        across = {"x": f"{low:.2f}", "width": f"{high - low:.2f}"}
+        drawn.append(tag("rect", class_="bar-bounds", y=9.25, height=1.5, **across))
+    return tag(
+        "svg",
+        *drawn,
         class_="bars",
         viewBox="0 0 100 13",
         preserveAspectRatio="none",

@@ -48,9 +48,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job measured of one of its steps, as `stitch run` tells it. Seconds of a whole step;
-    `speedup` with its 95 % interval, None where that could not be told, and `verdict` says why;
-    `cost` of its compilation, `command` and `machine` in words."""
+    """What a job measured of one of its steps, as `stitch run` tells it. Seconds of a whole step,
+    those after by the speed-up; `speedup` with its 95 % interval, None where that could not be
+    told, and `verdict` says why; `cost` of its compilation, `command` and `machine` in words."""
 
     verdict: str
     seconds_before: float = 0.0
@@ -60,3 +60,11 @@ class Measured:
     cost: str = ""
     command: str = ""
     machine: str = ""
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The 95 % interval of the seconds after."""
+        if self.speedup is None:
+            return None
+        _, low, high = self.speedup
+        return self.seconds_before / high, self.seconds_before / low

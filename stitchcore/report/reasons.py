@@ -57,8 +57,12 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.KERNEL_FAILED: "a stitched operation reported an error in the step",
     Reason.XLA_NOT_LIFTED: "the step runs under XLA and could not be taken out of it",
     Reason.NO_TENSORFLOW: "there is no TensorFlow",
+    Reason.COMMAND_FAILED: "the command ended, by an error or a signal, before a step was seen",
     Reason.NOT_IMPORTED: "what was started has not imported TensorFlow",
-    Reason.EAGER: "TensorFlow ran operations one by one: no graph of a step was ever called",
+    Reason.EAGER: (
+        "no graph of a step came to TensorFlow's optimizers: it ran operations one by one, or "
+        "could not write the graph down (its log says `function optimization failure`)"
+    ),
     Reason.CHILD_PROCESS: "TensorFlow runs in a child process that a Python program started",
     Reason.UNSUPPORTED_VERSION: "this TensorFlow version is not supported",
     Reason.HOOK_ERROR: "something unexpected happened in the job's hook",
@@ -139,6 +143,10 @@ MENDS: Mapping[Reason, str] = {
     Reason.KERNEL_FAILED: "report it with the detail; the step goes on in TensorFlow",
     Reason.XLA_NOT_LIFTED: "leave out jit_compile=True (TF_XLA_FLAGS) to have the step stitched",
     Reason.NO_TENSORFLOW: "pip install 'stitchcore[tensorflow]' in the environment of the job",
+    Reason.COMMAND_FAILED: (
+        "nothing where you ended it; else see what the command itself has said: without "
+        "`stitch run --` it should say the same"
+    ),
     Reason.NOT_IMPORTED: (
         "put the command that trains itself after `--`: `stitch run -- python train.py`"
     ),

@@ -40,7 +40,7 @@ def header(page: Page) -> Markup:
     measured, rows = page.measured, []
     if measured is not None and measured.seconds_before and measured.seconds_after:
         both = (measured.seconds_before, measured.seconds_after)
-        rows.append(_pair("A step", *both, seconds_text))
+        rows.append(_pair("A step", *both, seconds_text, measured.bounds))
     if report.kernels_before or report.kernels_after:
         kernels = (report.kernels_before, report.kernels_after)
         rows.append(_pair("Kernels a step", *kernels, "{:,}".format))
@@ -49,10 +49,9 @@ def header(page: Page) -> Markup:
     elif report.kernels:
         label = "Bytes moved, memory-intensive part"
         rows.append(_pair(label, report.bytes_before, report.bytes_after, bytes_text))
-    if report.seconds_before and report.seconds_after:
+    if measured is None and report.seconds_before and report.seconds_after:
         both = (number(report.seconds_before) or 0.0, number(report.seconds_after) or 0.0)
-        label = "Its time" if measured is None else "Memory-intensive part of stitched regions"
-        rows.append(_pair(f"{label}, as estimated", *both, seconds_text))
+        rows.append(_pair("Its time, as estimated", *both, seconds_text))
     name = page.job.name if page.job is not None else report.title
     kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
     target = f"for {report.target}" if report.target else "no artifact"
@@ -62,16 +61,25 @@ def header(page: Page) -> Markup:
     return tag("header", title, tag("div", figure, *beside, class_="top"))
 
 
-def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
+def _pair(
+    label: str,
+    before: float,
+    after: float,
+    write: Callable[[float], str],
+    bounds: tuple[float, float] | None = None,
+) -> Markup:
     share = change(after / before) if before > 0 else ""
     if write is seconds_text:  # a speed-up has an interval: the headline says it
-        share = ""
+        share = "" if bounds is None else "line: 95 %"
     description = f"{label}: {write(before)} before, {write(after)} after"
+    if bounds is not None:
+        description += f", 95 %: {write(bounds[0])} to {write(bounds[1])}"
+    most = max(before, after, *(bounds or ()))
     return tag(
         "div",
         tag("p", tag("span", label, class_="muted"), tag("span", share, class_="share")),
         tag("p", tag("strong", write(before)), " → ", tag("strong", write(after)), class_="both"),
-        charts.bars(before, after, max(before, after), description),
+        charts.bars(before, after, most, description, bounds),
         class_="pair",
     )
 
@@ -190,9 +198,9 @@ def _tools() -> Markup:
         tag("input", id="search", type="search", placeholder="operation, opcode or reason",
             autocomplete="off", spellcheck="false"),
         tag("output", id="matches", for_="search"),
-        tag("label", "Groups", for_="groups"),
-        tag("select", tag("option", "name scopes", value="scopes"),
-            tag("option", "kernels", value="kernels"), id="groups"),
+        tag("span", tag("label", "Groups ", for_="groups"),
+            tag("select", tag("option", "name scopes", value="scopes"),
+                tag("option", "kernels", value="kernels"), id="groups"), class_="whole"),
         button("open", "Open all groups", "Open all"),
         button("close", "Close all groups", "Close all"),
         tag("span", class_="gap"),
@@ -374,18 +382,20 @@ def regions(page: Page) -> Markup:
 
 
 def _region(region: ReportRegion) -> Sequence[str]:
-    def took(who: str) -> str:
-        seconds = measured(region, who)
+    def text(seconds: float | None) -> str:
         return seconds_text(seconds) if seconds else NONE
 
     ratio = interval(region.proof.get("ratio"))
+    before, after = measured(region, "framework"), measured(region, "stitched")
+    if before is not None and ratio is not None:
+        after = before * ratio[1]  # one figure: see the speed-up of a step in docs/glossary.md
     return (
         join((tag("div", region.name), tag("div", _proof(region), class_="muted"))),
         f"{region.operations:,}",
         f"{region.kernels:,}",
         f"{bytes_text(region.bytes_before)} → {bytes_text(region.bytes_after)}",
         seconds_text(number(region.seconds_after) or 0.0) if region.seconds_after else NONE,
-        *(took(who) for who in ("framework", "stitched", "xla")),
+        *map(text, (before, after, measured(region, "xla"))),
         _speedup(ratio) if ratio else NONE,
     )
 

@@ -151,8 +151,9 @@ def _title(report: Report, job: Job | None, measured: Measured | None) -> Headli
         return Headline("–", "no speed-up was measured", why, None)
     middle, low, high = measured.speedup
     before, after = seconds_text(measured.seconds_before), seconds_text(measured.seconds_after)
-    how = f"A step took {before} and takes {after}: both kinds took turns in the job itself."
     gained = True if low > 1 else False if high < 1 else None
+    helped = {True: "It helps", False: "It is slower", None: "Not shown to help"}[gained]
+    how = f"{helped}: a step took {before} and takes {after}; both took turns in the job itself."
     of = f"speed-up of the whole step [{low:.3f}, {high:.3f}]"
     return Headline(speedup_text(middle), of, how, gained)
 

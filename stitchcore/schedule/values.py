@@ -71,9 +71,8 @@ class _Block:
 
 
 def accumulation_dtype(dtype: str) -> str:
-    """Sums of 2-byte floats are kept in f32 and rounded once."""
-    narrow = DTYPES[dtype].kind == "float" and DTYPES[dtype].bytes == 2
-    return "f32" if narrow else dtype
+    """Sums of narrow floats are kept in f32 and rounded once."""
+    return "f32" if DTYPES[dtype].narrow else dtype
 
 
 def combination_dtype(reduce: Instruction) -> str:

@@ -2,9 +2,9 @@
 
 Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
 inference refuses beside those before it is tried, in this order, as a multiple of a small number
-(a batch that is cut in parts), as equal to another, as the half, double, ... of another, as sum or
-difference of two; at last two of those before it are made equal. Primes keep coincidences out: no
-sum, double or half of some is another.
+(a batch that is cut in parts), as equal to another, with two of those before it made equal, as the
+half, double, ... of another, as sum or difference of two; at last as equal to another with two of
+those before it made equal. Primes keep coincidences out: no sum, double or half of some is another.
 
 What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
 would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
@@ -159,22 +159,48 @@ class _Search:
                     self._keep(name, itself, {name: unit})
                     self.assumed.add(name)
                     return
+        pairs = list(itertools.combinations(self.symbols()[:MOST_PAIRED], 2))
+        apart, as_they_are = self._if_all_were_equal(name, known)
+        if apart and any(self._place_beside_equals(name, name, *pair) for pair in pairs):
+            return
         for linear, units in self._relations(known):
             if self.accepted({**self.placed, name: linear}, units):
                 self._keep(name, linear, units)
                 self.assumed.update(linear)
                 return
-        for first, second in itertools.combinations(self.symbols()[:MOST_PAIRED], 2):
-            merged = {
-                other: _renamed(linear, second, first) for other, linear in self.placed.items()
-            }
-            merged[name] = {first: Fraction(1)}
-            unit = math.lcm(self.units.get(first, 1), self.units.get(second, 1))
-            if self.accepted(merged, {first: unit}):
-                self.placed = merged
-                self.units[first] = unit
-                self.assumed.add(first)
+        for pair in pairs if as_they_are else ():
+            others = [symbol for symbol in known if symbol not in pair]
+            if any(self._place_beside_equals(name, own, *pair) for own in (*others, pair[0])):
                 return
+
+    def _if_all_were_equal(self, name: str, known: Sequence[str]) -> tuple[bool, bool]:
+        """Whether `name` could be itself, and what all others are, if these were all equal: else
+        there is no use in making two of them so."""
+        if len(known) < 2:
+            return False, False
+        one = known[0]
+        equal = {
+            other: {one: sum(linear.values(), Fraction(0))} for other, linear in self.placed.items()
+        }
+        units = {one: math.lcm(*(self.units.get(symbol, 1) for symbol in known))}
+        itself, same = ({own: Fraction(1)} for own in (name, one))
+        return (
+            self.accepted({**equal, name: itself}, units),
+            self.accepted({**equal, name: same}, units),
+        )
+
+    def _place_beside_equals(self, name: str, own: str, first: str, second: str) -> bool:
+        """Whether `name` can be as `own` is once two symbols before it are equal: inference may see
+        that these meet only where `name` is known."""
+        merged = {other: _renamed(linear, second, first) for other, linear in self.placed.items()}
+        merged[name] = {own: Fraction(1)}
+        unit = math.lcm(self.units.get(first, 1), self.units.get(second, 1))
+        accepted = self.accepted(merged, {first: unit})
+        if accepted:
+            self.placed = merged
+            self.units[first] = unit
+            self.assumed |= {first, own} - {name}
+        return accepted
 
     def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
         self.placed[name] = linear

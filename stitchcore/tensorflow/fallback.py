@@ -36,10 +36,14 @@ def with_fallbacks(
     updates: int,
     tolerances: Sequence[float],
     units: Sequence[float],
+    between_launches: Sequence[float],
 ) -> RegionProgram:
     """`program` with a fallback for each launch. The last `updates` of the function's results are
     variables' new values, which are no tensors of the graph; `tolerances` are by result, `units` by
-    the region's input.
+    the region's input, `between_launches` the tolerances of all that the launches make.
+
+    What only passes between launches is ours for a kernel, and the framework's own for the function
+    that it is compared with: as an input it may be off by as much as the two lie apart.
 
     Raises Refused(LOWERING_FAILED) where TensorFlow does not take the function.
     """
@@ -56,7 +60,12 @@ def with_fallbacks(
         fallback = _fallback(function, program, earlier, names)
         limits = tuple(0.0 if p is None else tolerances[p] for p in positions)
         rounded = tuple(
-            units[place.position] if isinstance(place, Input) else 0.0 for place in launch.inputs
+            units[place.position]
+            if isinstance(place, Input)
+            else between_launches[place.position]
+            if isinstance(place, Temporary) and place not in of_tensors
+            else 0.0
+            for place in launch.inputs
         )
         fallback = replace(fallback, results=results, tolerances=limits, units=rounded)
         launches.append(replace(launch, fallback=fallback))

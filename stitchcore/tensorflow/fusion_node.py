@@ -82,6 +82,8 @@ class FusionNode:
 
 _TENSORFLOW_TYPES = {
     "pred": "bool",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
     "bf16": "bfloat16",
     "f16": "half",
     "f32": "float",

@@ -71,7 +71,7 @@ def _earliest(
         sources += graph.ends.get(i, ())
         part = classes.parts[i]
         written = variables.before.get(i) if part is Part.READ else None
-        indices = lookups.indices_of(graph, i) if part is Part.MEMBER else None
+        indices = lookups.from_before(graph, i) if part is Part.MEMBER else None
         for source in sources:
             if not visited[source]:
                 continue  # a loop's back edge
@@ -116,7 +116,7 @@ def _later(graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: l
                 latest = None
                 break
             inside = part is Part.MEMBER and kind[consumer] == kind[i]
-            inside = inside and not lookups.is_indices(graph, consumer, position)
+            inside = inside and not lookups.is_from_before(graph, consumer, position)
             bound = level[consumer] - (0 if inside else 1)
             latest = bound if latest is None else min(latest, bound)
         if (

@@ -9,7 +9,8 @@ of the region runs before they succeed: a step that fails has changed none of it
 asks that the indices are known before the region starts (levels.py cuts there), and that TensorFlow
 would have looked at them: it looks at none where the result is empty, or in a branch that is not
 taken. In a loop each pass verifies its own; lookups in a variable stay TensorFlow's there, for what
-writes it may be in another pass.
+writes it may be in another pass. Indices that are rows whatever the step computes (value_range.py)
+need no verifier.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tensorflow.python.framework import dtypes
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import constant_operands
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex
-from stitchcore.tensorflow.op_allowlist import ANY, CHECKED, READ
+from stitchcore.tensorflow.op_allowlist import ALLOWED, ANY, CHECKED, READ
+from stitchcore.tensorflow.value_range import source, value_range
 from stitchcore.tensorflow.variables import PASS_THROUGH, ancestor_sets, resolve, variable_shape
 
 OF_VARIABLE = "ResourceGather"
@@ -67,9 +69,33 @@ def indices_of(graph: GraphIndex, i: int) -> Edge | None:
     return None if position is None else graph.data[i][position]
 
 
-def is_indices(graph: GraphIndex, i: int, position: int) -> bool:
-    """Whether input `position` of node i are the indices of a lookup."""
-    return INDICES.get(graph.nodes[i].op) == position
+def unproved(graph: GraphIndex, i: int) -> Edge | None:
+    """The indices of node i, if it is a lookup that needs a verifier."""
+    indices = indices_of(graph, i)
+    return None if indices is None or _are_rows(graph, i, indices) else indices
+
+
+def _are_rows(graph: GraphIndex, i: int, indices: Edge) -> bool:
+    """Whether no index of lookup i can be out of range."""
+    count, known = rows(graph, i), value_range(graph, indices)
+    if count is None or count < 0 or known is None:
+        return False
+    return known.greatest < count and (known.least >= 0 or graph.nodes[i].op == SEGMENT_SUM)
+
+
+def from_before(graph: GraphIndex, i: int) -> Edge | None:
+    """The indices of lookup i where they have to be there before its region starts: to be verified,
+    or since a proof draws what a region reads, and what it computes of that need be no row."""
+    indices = indices_of(graph, i)
+    if indices is None or unproved(graph, i) is not None:
+        return indices
+    computed = graph.nodes[source(graph, indices)].op in ALLOWED
+    return indices if computed else None
+
+
+def is_from_before(graph: GraphIndex, i: int, position: int) -> bool:
+    """Whether input `position` of node i are indices that have to be there before its region."""
+    return INDICES.get(graph.nodes[i].op) == position and from_before(graph, i) is not None
 
 
 def variable_of(graph: GraphIndex, i: int) -> Edge | None:
@@ -96,10 +122,10 @@ def rows(graph: GraphIndex, i: int) -> int | None:
     return shape[int(axis)] if axis is not None and known else None
 
 
-def verified_by(graph: GraphIndex, i: int) -> set[int]:
-    """The nodes that the verifier of lookup i reads: its indices, and what tells of how many rows
-    they may be; none where i is no lookup."""
-    indices = indices_of(graph, i)
+def known_before(graph: GraphIndex, i: int) -> set[int]:
+    """What has to be there before the region of lookup i starts: its indices, and what tells of how
+    many rows they may be; none where nothing has to, or i is no lookup."""
+    indices = from_before(graph, i)
     if indices is None:
         return set()
     count = rows(graph, i)
@@ -121,7 +147,11 @@ def verifier(graph: GraphIndex, i: int) -> node_def_pb2.NodeDef:
     node = node_def_pb2.NodeDef(op=SEGMENT_SUM if sums else "GatherV2")
     node.attr["Tindices"].type = kind
     node.attr["T" if sums else "Tparams"].type = kind if sums else types_pb2.DT_UINT8
-    node.attr["Tnumsegments" if sums else "Taxis"].type = types_pb2.DT_INT32
+    if sums:
+        counted = dtypes.as_dtype(graph.dtype(graph.data[i][2])).as_datatype_enum
+        node.attr["Tnumsegments"].type = counted
+    else:
+        node.attr["Taxis"].type = types_pb2.DT_INT32
     return node
 
 
@@ -131,13 +161,18 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     shape, types = table_shape(graph, i), graph.output_types[i]
     if graph.dtype(indices) not in INDEX_TYPES or types[0] not in ANY:
         return Reason.UNSUPPORTED_TYPE
-    batched = "batch_dims" in node.attr and node.attr["batch_dims"].i
+    if node.op == OF_VARIABLE and graph.frames[i]:
+        return Reason.CONTROL_FLOW  # a write may be in the next pass
+    if shape is not None and node.op != OF_VARIABLE and unproved(graph, i) is None:
+        return None
     if node.op == SEGMENT_SUM and shape and shape[0] < -1:  # as many as its operand says
         shape = (NOMINAL_SIZE, *shape[1:])
-    if batched or shape is None or min(shape, default=0) < 1:
+    batch = _batch_dims(graph, i)
+    if shape is not None and batch:  # an empty batch has no indices either
+        shape = (*(size or NOMINAL_SIZE for size in map(abs, shape[:batch])), *shape[batch:])
+    if shape is None or min(shape, default=0) < 1:
         return Reason.DATA_DEPENDENT_ERROR
-    passes = node.op == OF_VARIABLE and graph.frames[i]  # a write may be in the next pass
-    if passes or graph.alive(indices) != graph.deadness[i]:
+    if graph.alive(indices) != graph.deadness[i]:
         return Reason.CONTROL_FLOW
     count, size = rows(graph, i), dtypes.as_dtype(types[0]).size
     if count is None:
@@ -148,6 +183,13 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     large = node.op == OF_VARIABLE and size > VARIABLE_BYTES
     memory = _verifier_bytes(graph, i, count)
     return Reason.MEMORY if large or memory > max(TABLE_BYTES, size // TABLE_SHARE) else None
+
+
+def _batch_dims(graph: GraphIndex, i: int) -> int:
+    """How many leading dimensions table and indices of lookup i share."""
+    node, indices = graph.nodes[i], graph.shape(graph.data[i][1]) or ()
+    batch = int(node.attr["batch_dims"].i) if "batch_dims" in node.attr else 0
+    return batch if batch >= 0 else batch + len(indices)
 
 
 def raised_before(graph: GraphIndex) -> dict[int, tuple[int, ...]]:

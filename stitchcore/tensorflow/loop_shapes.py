@@ -4,6 +4,8 @@ TensorFlow's inference takes a loop's variables as of unknown shape (an import r
 the edges that close loops are there), and lists forget what was put into them. Here a loop is one
 straight pass: each variable has the shape that it enters with; what is taken out of a list has the
 shape of what was put in; a stack of as many elements as its list was made for has that length.
+TensorFlow 1's arrays and stacks are lists that are changed where they are: who has the handle
+takes out what anybody put in (shared_lists.py).
 `Rewrites.wrong` then tells, by the shapes inferred so, of which this does not hold (a variable that
 grows from pass to pass, elements of two shapes): those are left unknown, and all is inferred again.
 What holds of one pass holds of all, by induction.
@@ -19,6 +21,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from stitchcore.inject.digest import LOOP_BACK
+from stitchcore.tensorflow import shared_lists
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 
 MERGE, ENTER = "Merge", "Enter"
@@ -43,8 +46,8 @@ Shape = tuple[int | None, ...] | None
 @dataclass(frozen=True)
 class _List:
     """What was put into a list: tensors, and tensors whose rows are its elements; `length` is the
-    operand of its making that says how many there are, or such a tensor. None where that may change
-    or is not known. A `stacked` one has been pushed onto and nothing else."""
+    operand of its making that says how many there are, or a tensor with as many rows. None where
+    that may change or is not known. A `stacked` one has been pushed onto and nothing else."""
 
     items: tuple[Edge, ...]
     rows: tuple[Edge, ...]
@@ -55,17 +58,19 @@ class _List:
 @dataclass(frozen=True)
 class Rewrites:
     """Nodes, by number, that are written otherwise for inference: loops' variables with what enters
-    them, and what takes elements out of lists with the list."""
+    them, what takes elements out of lists with the list, lengths of arrays with what they are."""
 
     graph: GraphIndex
     variables: Mapping[int, Edge]
     taken: Mapping[int, _List]
+    lengths: Mapping[int, Edge]
 
     def covers(self, i: int) -> bool:
-        return self.graph.nodes[i].op == ENTER or i in self.variables or i in self.taken
+        written = (self.variables, self.taken, self.lengths)
+        return self.graph.nodes[i].op == ENTER or any(i in mapping for mapping in written)
 
     def all(self) -> set[int]:
-        return {*self.variables, *self.taken}
+        return {*self.variables, *self.taken, *self.lengths}
 
     def without(self, numbers: Iterable[int]) -> Rewrites:
         left = set(numbers)
@@ -73,6 +78,7 @@ class Rewrites:
             self.graph,
             {i: edge for i, edge in self.variables.items() if i not in left},
             {i: made for i, made in self.taken.items() if i not in left},
+            {i: edge for i, edge in self.lengths.items() if i not in left},
         )
 
     def nodes(self, i: int, name: str) -> list[node_def_pb2.NodeDef] | None:
@@ -84,13 +90,16 @@ class Rewrites:
             return [write.same(name, graph.data[i][0])]
         if i in self.variables:
             return [write.variable(name, self.variables[i])]
+        if i in self.lengths:
+            return [write.same(name, self.lengths[i])]
         made = self.taken.get(i)
         if made is None:
             return None
         if graph.nodes[i].op == POP:
             handle = write.same(name, graph.data[i][0])
             return [handle, *write.element(made, f"{name}_{ELEMENT}")]
-        return (write.element if graph.nodes[i].op == GET else write.stack)(made, name)
+        whole = graph.nodes[i].op in (STACK, shared_lists.GATHER)
+        return (write.stack if whole else write.element)(made, name)
 
     def wrong(self, shapes: Mapping[tuple[str, int], Shape]) -> set[int]:
         """Rewritten nodes that these shapes contradict."""
@@ -178,7 +187,7 @@ class _Writer:
         count = self.node(f"{name}_count", "Pack", written_edge(made.length), T=INDEX)
         count.attr["N"].i = 1
         counted = [count]
-        if made.length in made.rows:
+        if made.length in made.rows or self.graph.shape(made.length):
             sizes = self.node(
                 f"{name}_rows", "Shape", written_edge(made.length), T=made.length, out_type=INDEX
             )
@@ -198,6 +207,8 @@ def rewrites(graph: GraphIndex) -> Rewrites:
     position = {i: p for p, i in enumerate(graph.order)}
     variables: dict[int, Edge] = {}
     taken: dict[int, _List] = {}
+    lengths: dict[int, Edge] = {}
+    shared = shared_lists.of(graph)
     for i in graph.order:
         operation = graph.nodes[i].op
         if operation == MERGE:
@@ -206,12 +217,22 @@ def rewrites(graph: GraphIndex) -> Rewrites:
                 variables[i] = entering[0]
         elif operation in (POP, GET, STACK):
             made = _made(graph, graph.data[i][0])
-            sources = () if made is None else (*made.items, *made.rows, made.length)
-            if made is None or any(e and position[e.node] > position[i] for e in sources):
-                continue
-            if operation != STACK or made.length is not None:
+            if made is not None and (operation != STACK or made.length is not None):
                 taken[i] = made
-    return Rewrites(graph, variables, taken)
+        elif i in shared.taken:
+            its = shared.taken[i]
+            length = graph.data[i][1] if operation == shared_lists.GATHER else None
+            taken[i] = _List(its.items, its.rows, length, operation == shared_lists.POP)
+        elif i in shared.lengths:
+            lengths[i] = shared.lengths[i]
+
+    def is_later(i: int, source: Edge | None) -> bool:
+        return source is not None and position[source.node] > position[i]
+
+    for i, made in list(taken.items()):
+        if any(is_later(i, source) for source in (*made.items, *made.rows, made.length)):
+            del taken[i]
+    return Rewrites(graph, variables, taken, lengths)
 
 
 def _is_back(graph: GraphIndex, edge: Edge) -> bool:

@@ -28,7 +28,7 @@ from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.node_roles import value_like
 from stitchcore.tensorflow.partition import Partition, Region
 from stitchcore.tensorflow.symbolic_sizes import points
-from stitchcore.tensorflow.updates import UPDATES, is_nesterov
+from stitchcore.tensorflow.updates import UPDATES, flag_of
 from stitchcore.tensorflow.variables import resolve
 
 RUNNABLE = frozenset(op_allowlist.ALLOWED) | op_allowlist.SHAPE_OPERATIONS | {"Const", "NoOp"}
@@ -147,11 +147,13 @@ class _Builder:
     def _together(
         self, symbols: Iterable[str], own: Mapping[Dim, Dim]
     ) -> tuple[tuple[Mapping[str, int], ...], Mapping[str, int]]:
-        """Sizes of the function's symbols at which derived ones are what they are derived of."""
+        """Sizes of the function's symbols at which derived ones are what they are derived of, and
+        nothing is empty."""
         sizes = self.partition.sizes
         stands_for = {str(fresh): expression for expression, fresh in own.items()}
         dims = {name: stands_for.get(name, symbol(name)) for name in symbols}
-        if not any(symbols_of(dim) & sizes.derived for dim in dims.values()):
+        bound = sizes.derived.union(sizes.enlarged)
+        if not any(symbols_of(dim) & bound for dim in dims.values()):
             return (), {}
 
         def at(point: Mapping[str, int]) -> dict[str, int]:
@@ -249,7 +251,7 @@ class _Builder:
         one.attr["dtype"].CopyFrom(source.attr["T"])
         dtype = tf.as_dtype(source.attr["T"].type)
         one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype))
-        return update.expand(write, one.name, is_nesterov(source), values, operands)
+        return update.expand(write, one.name, flag_of(source), values, operands)
 
     def _key(self, results: Sequence[tuple[str, int]]) -> str:
         digest = hashlib.sha256(self.result.SerializeToString(deterministic=True))

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from tensorflow.python.framework import dtypes
 
 FLOATS = frozenset({"float32", "float64", "bfloat16", "float16"})
+STORED = frozenset({"float8_e4m3fn", "float8_e5m2"})
+"""Floats that TensorFlow casts and moves, and never computes with."""
 WIDE = frozenset({"float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 NUMBERS = FLOATS | INTEGERS
-ANY = NUMBERS | {"bool"}
+ANY = NUMBERS | STORED | {"bool"}
 
 
 @dataclass(frozen=True)
@@ -195,4 +197,7 @@ def cast_is_allowed(source: str, target: str, kind: str) -> bool:
         return False
     if source == "bfloat16" and target == "bool":
         return False  # denormals are true there, and flushed here
-    return target in FLOATS or source not in FLOATS or target in FROM_FLOATS[kind]
+    floats = FLOATS | STORED
+    if source not in floats:
+        return target not in STORED  # no kernel of TensorFlow's
+    return target in floats or target in FROM_FLOATS[kind]

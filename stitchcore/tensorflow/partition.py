@@ -390,7 +390,7 @@ def _without_cycles(
         members_set, component_set = set(members), set(component)
         for node in component:
             joined.pop(node, None)
-        if early := [i for i in members if lookups.verified_by(graph, i) & component_set]:
+        if early := [i for i in members if lookups.known_before(graph, i) & component_set]:
             circular += early
             continue
         mended = len({(placed.level[i], placed.kind[i]) for i in members}) == 1 and all(

@@ -35,7 +35,7 @@ from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, ten
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
 from stitchcore.tensorflow.op_allowlist import CHECKED
-from stitchcore.tensorflow.partition import Partition, Region, waits
+from stitchcore.tensorflow.partition import Partition, Region, is_view, waits
 from stitchcore.tensorflow.variables import resolve
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
@@ -118,7 +118,8 @@ class _RegionPatch:
     def write(self) -> None:
         builder, region = self.builder, self.region
         absorbed = self._absorbed()
-        removed = {*region.members, *region.absorbed, *absorbed}
+        stay = self._views_that_stay()
+        removed = {*region.members, *region.absorbed, *absorbed} - stay
         controls = self._controls_in(removed)
         self.before = tuple(f"^{self.builder.id(control)}" for control in controls)
         self.before = (*self.before, *self._in_place(controls))
@@ -138,6 +139,8 @@ class _RegionPatch:
             builder.rewire.append((f"^{builder.id(node)}", f"^+{last}"))
         outputs = self.program.outputs
         for position, result in enumerate(region.results):
+            if result.node in stay:
+                continue
             target = self._reference(outputs[position], f"{region.name}_o{position}")
             builder.rewire.append((builder.tensor(result), target))
 
@@ -159,7 +162,7 @@ class _RegionPatch:
         """
         inside = {*self.region.members, *self.region.reads}
         fetchable = set() if self.builder.function else set(self.builder.partition.preserve)
-        looked_up = (lookups.indices_of(self.graph, member) for member in self.region.members)
+        looked_up = (lookups.unproved(self.graph, member) for member in self.region.members)
         verified = {indices.node for indices in looked_up if indices is not None}
         return [
             read
@@ -168,6 +171,26 @@ class _RegionPatch:
             and read not in verified
             and all(consumer in inside for consumer, _ in self.graph.consumers[read])
         ]
+
+    def _views_that_stay(self) -> set[int]:
+        """Results that are views, in a shape with several unknown sizes, of what the region is
+        given or gives. No constant tells that shape, the graph's own operation knows it."""
+        members, results = {*self.region.members}, {*self.region.results}
+        stay: set[int] = set()
+        for result, output in zip(self.region.results, self.program.outputs, strict=False):
+            inputs = self.graph.data[result.node]
+            there = all(tensor.node not in members or tensor in results for tensor in inputs)
+            if there and is_view(self.graph, result.node) and not self._is_told(output):
+                stay.add(result.node)
+        return stay
+
+    def _is_told(self, result: Result) -> bool:
+        """Whether a constant tells a result's shape, if that is not the one it is made in."""
+        if isinstance(result.place, Input):
+            made: tuple[Dim, ...] | None = self.function.arguments[result.place.position].dims
+        else:
+            made = self.shapes.get(result.place) if isinstance(result.place, Temporary) else None
+        return made in (None, result.dims) or _unknown(result.dims) <= 1
 
     def _own_handles(self) -> dict[Edge, Edge]:
         """Each variable's handle as the region's members read it: in a loop, what entered it."""
@@ -246,10 +269,10 @@ class _RegionPatch:
         Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
         each after what TensorFlow would have raised before without waiting for the region."""
         verifiers: dict[tuple[str, int | str, str], str] = {}
-        looked_up = any(lookups.indices_of(self.graph, i) is not None for i in self.region.members)
+        looked_up = any(lookups.unproved(self.graph, i) is not None for i in self.region.members)
         waiting = lookups.after(self.graph, self.region.members) if looked_up else set()
         for member in self.region.members:
-            indices = lookups.indices_of(self.graph, member)
+            indices = lookups.unproved(self.graph, member)
             rows = None if indices is None else lookups.rows(self.graph, member)
             if indices is None or rows is None:
                 continue
@@ -419,7 +442,10 @@ class _RegionPatch:
         """Where the launch's symbols come from, and what it checks.
 
         Whoever relies on an assumption about sizes checks all that the region knows by it: where it
-        does not hold, the outputs of launches before have other shapes too.
+        does not hold, the outputs of launches before have other shapes too. All that a launch reads
+        is checked as well, constants aside: Grappler gives a tensor the sizes that operations
+        demand of it, or of what it was made of, and what would have raised the error may be in the
+        region.
         """
         symbol_axes = [self._source_of(symbol) for symbol in launch.kernel.symbols]
         relying = self._relying()
@@ -438,7 +464,7 @@ class _RegionPatch:
         guards = [
             Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
             for position, argument in node.arguments.items()
-            if (argument in relying or any(not isinstance(dim, int) for dim in argument.dims))
+            if self.graph.nodes[argument.tensor.node].op != "Const"
             and _known(argument.dims, launch.kernel.symbols)
         ]
         return sources, guards
@@ -516,7 +542,7 @@ class _RegionPatch:
         if current == wanted:
             return reference
         sizes = [dim if isinstance(dim, int) else -1 for dim in wanted]
-        if sizes.count(-1) > 1:
+        if _unknown(wanted) > 1:
             detail = "a shape with two unknown sizes"
             raise Refused(self.region.name, Reason.DOES_NOT_UNIFY, detail)
         shape = self._const(np.asarray(sizes, np.int32))
@@ -555,6 +581,10 @@ class _RegionPatch:
             AddedNode(name, "NoOp", encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )
         return name
+
+
+def _unknown(shape: tuple[Dim, ...]) -> int:
+    return sum(not isinstance(dim, int) for dim in shape)
 
 
 def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, int, int, int] | None:

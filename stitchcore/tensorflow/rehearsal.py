@@ -239,19 +239,15 @@ class _Stage:
             for region in regions
             for node in region["add"]
         }
-        before = self._native.failures()
+        before = frozenset(self._native.failures())
         try:
             both = self.run(graph, owner, aside=(False, True))
         except (tf.errors.OpError, ValueError) as error:
             named = re.findall(rf"stitch/{PREFIX}/[A-Za-z0-9_.\-/]+", str(error))
             return Wrong(_line(error), next((owner[n] for n in named if n in owner), ""))
-        fusions = [node for node in graph.node if node.op in FUSIONS]
-        for key, failure in self._native.failures().items():
-            if key in before and before[key].times == failure.times:
-                continue
-            named = [node.name for node in fusions if node.attr["kernel"].s.decode() == key]
-            at = next((owner[name] for name in named if name in owner), "")
-            return Wrong(failure.message, at)  # though its work was done all the same
+        for failure in self._native.failures():
+            if failure not in before:  # though its work was done all the same
+                return Wrong(failure.message, owner.get(failure.node, ""))
         return next(filter(None, (_difference(untouched, one) for one in both)), None)
 
     def run(

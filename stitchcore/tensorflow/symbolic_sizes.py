@@ -33,7 +33,7 @@ from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim
 from stitchcore.tensorflow import equal_sizes
-from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, index, output_types
+from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex, index, output_types
 from stitchcore.tensorflow.loop_shapes import ELEMENT, POP, Rewrites, rewrites, written_edge
 from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
@@ -43,6 +43,10 @@ SIZES = (24, 40, 56)
 INFERRED = (23, 40, 57)
 """The same where shapes are inferred: with other remainders each, so that a part rounded up and one
 rounded down are two."""
+
+FACTORS = (9, 65, 513)
+"""By how much the sizes of a symbol are larger where something is empty at them (the frames of a
+short wave). They leave the remainders of 8, 64 and 512 as they are."""
 
 JUDGED_SIZE = 32
 """What symbols are where regions are judged and timed, if others are derived of them."""
@@ -66,6 +70,10 @@ ROOTS = frozenset({"IteratorGetNext", "_Arg", "Placeholder", "IteratorGetNextSyn
 NEVER_CUT = frozenset({"BroadcastGradientArgs", "ReadVariableOp", "VariableV2", "Merge"})
 """Operations whose unknown sizes are of no use: of few integers, or of a variable that changes its
 shape; and a loop's variable that changes its own."""
+TABLES = frozenset({"LookupTableFind", "LookupTableFindV2"})
+"""Operations that give a value for each key. A table that comes from outside the graph tells
+inference nothing, not even a rank; where its default is a scalar its values are as its keys, which
+is assumed: keys may be vectors, of tables that nobody makes of strings."""
 LEFT_OUT = frozenset({"_Retval", "_Send", "_HostSend", "StitchTimer"})
 HANDLES = frozenset({"VarHandleOp", "IteratorV2"})
 STATIC_ROOTS = HANDLES | {"ReadVariableOp", "VariableV2"}
@@ -86,8 +94,8 @@ class Sizes:
     together; `supposed` are tensors that have a dimension which is a number on that account. What
     relies on either must check at run time the shapes of all tensors from which it knows them.
     Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
-    `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE. `refusals` tell which sizes
-    are left unknown, and why.
+    `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE, times their factor in
+    `enlarged`. `refusals` tell which sizes are left unknown, and why.
     """
 
     graph: Any
@@ -100,6 +108,7 @@ class Sizes:
     points: tuple[Mapping[str, int], ...] = ()
     judged: Mapping[str, int] = field(default_factory=dict)
     nominal: Mapping[str, int] = field(default_factory=dict)
+    enlarged: Mapping[str, int] = field(default_factory=dict)
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -110,9 +119,12 @@ class Sizes:
 
 
 def points(
-    symbols: tuple[str, ...], sizes: tuple[int, int, int] = SIZES
+    symbols: tuple[str, ...],
+    sizes: tuple[int, int, int] = SIZES,
+    factors: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, int], ...]:
-    """A base, each symbol changed, and all changed together (the check)."""
+    """A base, each symbol changed, and all changed together (the check); sizes of symbols times
+    their factors."""
     if not symbols:
         return ({},)
     base = {name: sizes[0] + 6 * k for k, name in enumerate(symbols)}
@@ -121,7 +133,11 @@ def points(
     bindings.append({name: sizes[2] + 14 * k for k, name in enumerate(symbols)})
     if len(symbols) > 1:
         bindings.append({name: 2 * sizes[2] + 22 * k for k, name in enumerate(symbols)})
-    return tuple(bindings)
+    return tuple(_times(point, factors or {}) for point in bindings)
+
+
+def _times(point: Mapping[str, int], factors: Mapping[str, int]) -> dict[str, int]:
+    return {name: size * factors.get(name, 1) for name, size in point.items()}
 
 
 def resolve(graph: Any) -> Sizes:
@@ -153,17 +169,19 @@ def resolve(graph: Any) -> Sizes:
             seen = [shapes.get((node.name, port)) for shapes in inferred.shapes]
             if _rewrite(shape, seen, inferred.points, table, fits):
                 resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
+    found = {(graph.node[i].name, 0) for i in inference.tables}
     return Sizes(
         result,
         (*inferred.constraints.symbols, *derived),
         tuple(table),
-        inferred.constraints.assumed.union(derived, begun),
+        inferred.constraints.assumed.union(derived, begun, _symbols_of(found, result, table)),
         _supposed(inference, inferred.constraints, resolved),
         tuple(_left_unknown(entering, inferred, inference.refused)),
         frozenset(derived),
         inferred.points,
         judged,
         nominal,
+        inferred.factors,
     )
 
 
@@ -174,6 +192,20 @@ def _shapes(node: Any) -> Sequence[Any]:
 
 def _is_unknown(shape: Any) -> bool:
     return bool(shape.unknown_rank) or any(dim.size < 0 for dim in shape.dim)
+
+
+def _symbols_of(
+    tensors: AbstractSet[Tensor], graph: Any, table: Mapping[Dim, int]
+) -> Iterator[str]:
+    """The symbols that sizes of `tensors` depend on."""
+    known = list(table)
+    for node in graph.node:
+        for port, shape in enumerate(_shapes(node)):
+            if (node.name, port) in tensors:
+                numbers = (SYMBOLIC - dim.size for dim in shape.dim)
+                for number in numbers:
+                    if 0 <= number < len(known):
+                        yield from dims.symbols_of(known[number])
 
 
 def _beginning(inference: _Inference, inferred: _Inferred) -> Roots:
@@ -194,6 +226,7 @@ def _beginning(inference: _Inference, inferred: _Inferred) -> Roots:
             continue
         if not _replaced(node) and not all(map(is_known, graph.data[i])):
             continue
+        places_in_lists = _places_in_lists(node)
         for port, declared in enumerate(_shapes(node)):
             shape = shapes.get((node.name, port))
             if shape is None or graph.dtype(Edge(i, port)) not in ANY:
@@ -203,9 +236,24 @@ def _beginning(inference: _Inference, inferred: _Inferred) -> Roots:
                 if size is not None or place in inference.roots or len(names) >= MOST_SYMBOLS:
                     continue
                 numbered = axis < len(declared.dim) and declared.dim[axis].size < -1
-                identity: object = declared.dim[axis].size if numbered else place
+                identity: object = place
+                if numbered:
+                    identity = declared.dim[axis].size, places_in_lists.get(port, 0)
                 roots[place] = names.setdefault(identity, f"s{number + len(names)}")
     return roots
+
+
+def _places_in_lists(node: Any) -> dict[int, int]:
+    """Each output's place among those of one name. Shape functions give all tensors of a list the
+    same unknown size (DynamicPartition, SplitV), Grappler takes it for one, and it is none."""
+    definition = op_def_registry.get(node.op)
+    places: list[int] = []
+    for argument in definition.output_arg if definition is not None else ():
+        if argument.type_list_attr:
+            places += [0] * len(node.attr[argument.type_list_attr].list.type)
+        else:
+            places += range(node.attr[argument.number_attr].i if argument.number_attr else 1)
+    return dict(enumerate(places))
 
 
 Sources = Mapping[str, tuple[str, int, int]]
@@ -221,7 +269,7 @@ def _derived(graph: Any, inferred: _Inferred) -> tuple[_Inferred, Sources]:
             seen = [shapes.get((node.name, port)) for shapes in inferred.shapes]
             for axis, dim in enumerate(shape.dim):
                 values = _values(seen, axis)
-                if dim.size < 0 and values is not None:
+                if dim.size < 0 and values is not None and all(values):
                     places.setdefault(values, (node.name, port, axis))
     derived: dict[str, tuple[str, int, int]] = {}
     while len(inferred.points[0]) < MOST_SYMBOLS:
@@ -239,10 +287,11 @@ def _derived(graph: Any, inferred: _Inferred) -> tuple[_Inferred, Sources]:
 def _sized(
     inference: _Inference, inferred: _Inferred, derived: Sources, size: int
 ) -> Mapping[str, int]:
-    """What all symbols are where those that are not derived are `size`; nothing where none are."""
-    if not derived:
+    """What all symbols are where those that are not derived are `size`, times their factor; nothing
+    where there are neither."""
+    if not derived and not inferred.factors:
         return {}
-    point = dict.fromkeys(inferred.constraints.symbols, size)
+    point = _times(dict.fromkeys(inferred.constraints.symbols, size), inferred.factors)
     shapes = inference.shapes(inferred.constraints.sizes(point)) or {}
     for name, (node, port, axis) in derived.items():
         value = _values([shapes.get((node, port))], axis)
@@ -269,12 +318,14 @@ def _consistent(graph: Any, roots: Roots) -> tuple[_Inference, _Inferred]:
 @dataclass(frozen=True)
 class _Inferred:
     """Shapes of all tensors at each of `points`, which bind the symbols of `constraints`; `dropped`
-    are names that inference accepts as they are, too many to be fitted."""
+    are names that inference accepts as they are, too many to be fitted. The sizes of symbols in
+    `factors` are so many times larger than others."""
 
     constraints: equal_sizes.SizeConstraints
     points: tuple[dict[str, int], ...]
     shapes: list[Shapes]
     dropped: frozenset[str] = frozenset()
+    factors: Mapping[str, int] = field(default_factory=dict)
 
 
 def _inferred(inference: _Inference) -> _Inferred:
@@ -297,15 +348,45 @@ def _inferred(inference: _Inference) -> _Inferred:
     while True:
         inferred = _at_points(inference, constraints, constraints.symbols)
         if inferred is not None:
-            return _Inferred(inferred.constraints, inferred.points, inferred.shapes, too_many)
+            return replace(inferred, dropped=too_many)
         constraints = constraints.without(_refused_one(inference, constraints))
 
 
 def _at_points(
     inference: _Inference, constraints: equal_sizes.SizeConstraints, symbols: tuple[str, ...]
 ) -> _Inferred | None:
-    """The shapes at every point; None where one of them is refused."""
-    bindings = points(symbols, INFERRED)
+    """The shapes at every point, at larger sizes where something is empty at these; None where one
+    of them is refused."""
+    inferred = _with_factors(inference, constraints, symbols, {})
+    if inferred is None or not (empty := _empty(inference, inferred.shapes[0])):
+        return inferred
+    base = inferred.points[0]
+    to_blame = []
+    for symbol in symbols:
+        larger = _times(base, {symbol: FACTORS[-1]})
+        shapes = inference.shapes(constraints.sizes(larger))
+        if shapes is not None and len(_empty(inference, shapes)) < len(empty):
+            to_blame.append(symbol)
+    for factor in FACTORS if to_blame else ():
+        factors = dict.fromkeys(to_blame, factor)
+        enlarged = _with_factors(inference, constraints, symbols, factors)
+        if enlarged is None:
+            break
+        inferred = enlarged
+        if not any(_empty(inference, shapes) for shapes in inferred.shapes):
+            break
+    return inferred
+
+
+def _with_factors(
+    inference: _Inference,
+    constraints: equal_sizes.SizeConstraints,
+    symbols: tuple[str, ...],
+    factors: Mapping[str, int],
+) -> _Inferred | None:
+    """The shapes at every point, the sizes of some symbols times their factors; None where one of
+    them is refused."""
+    bindings = points(symbols, INFERRED, factors)
     shapes_at = []
     for point in bindings:
         shapes = inference.shapes(constraints.sizes(point))
@@ -315,7 +396,19 @@ def _at_points(
             shapes or {}
         )  # an import that fails whatever the sizes are: none is fitted
     at_base = equal_sizes.SizeConstraints(constraints.dims, constraints.assumed, bindings[0])
-    return _Inferred(at_base, bindings, shapes_at)
+    return _Inferred(at_base, bindings, shapes_at, factors=factors)
+
+
+def _empty(inference: _Inference, shapes: Shapes) -> set[Tensor]:
+    """Tensors of which a size that the graph does not know is 0."""
+    found = set()
+    for node in inference.graph.node:
+        for port, declared in enumerate(_shapes(node)):
+            sizes = shapes.get((node.name, port)) or ()
+            known = [dim.size >= 0 for dim in declared.dim] or [False] * len(sizes)
+            if any(size == 0 and not told for size, told in zip(sizes, known, strict=False)):
+                found.add((node.name, port))
+    return found
 
 
 def _refused_one(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> str:
@@ -352,8 +445,10 @@ def _supposed(
 ) -> frozenset[Tensor]:
     """Of tensors with dimensions that became numbers those that have other ones, or none, once
     what is assumed is left open."""
-    if not constraints.assumed:
+    if not constraints.assumed and not inference.tables:
         return frozenset()
+    if inference.tables:
+        inference = _Inference(inference.graph, inference.roots, inference.rewritten, tables=False)
     proven = {
         name: size for name, size in constraints.point.items() if name not in constraints.assumed
     }
@@ -411,7 +506,7 @@ def _rewrite(
         if dim.size >= 0:
             continue
         values = _values(inferred, axis)
-        if values is None:
+        if values is None or not any(values):  # nothing is known of what is always empty
             continue
         if values not in fits:
             fits[values] = fit_dim(values, bindings)
@@ -453,7 +548,7 @@ class _Inference:
     """TensorFlow's shape inference over one graph, for sizes of its roots. Nodes get names of our
     own: Grappler gives some that an import refuses."""
 
-    def __init__(self, graph: Any, roots: Roots, rewritten: Rewrites) -> None:
+    def __init__(self, graph: Any, roots: Roots, rewritten: Rewrites, tables: bool = True) -> None:
         self.graph, self.roots, self.rewritten = graph, roots, rewritten
         self.nodes = max(len(graph.node), 1)
         self.names = tuple(dict.fromkeys(roots.values()))
@@ -467,9 +562,11 @@ class _Inference:
         self._original: dict[str, Tensor] = {}
         self._cuts: dict[Tensor, Any] = {}
         self._declared: dict[Tensor, Any] = {}
+        numbers = range(len(graph.node)) if tables else ()
+        self.tables = frozenset(i for i in numbers if _finds(rewritten.graph, i))
         dropped: dict[int, Any] = {}
         for number, node in enumerate(graph.node):
-            if not rewritten.covers(number) and _replaced(node):
+            if not rewritten.covers(number) and _replaced(node) and number not in self.tables:
                 dropped[number] = node
         self._replaced = list(dropped.values())
         handed_in = {node.name for node in self._replaced}
@@ -485,6 +582,8 @@ class _Inference:
         begin there."""
         name = f"n{number}"
         written = self.rewritten.nodes(number, name)
+        if number in self.tables:
+            written = [_as_keys(self.rewritten.graph, number, name)]
         if written is None:
             copy = node_def_pb2.NodeDef()
             copy.CopyFrom(node)
@@ -591,6 +690,19 @@ def _replaced(node: Any) -> bool:
         return True
     definition = op_def_registry.get(node.op)
     return any(argument.is_ref for argument in (*definition.input_arg, *definition.output_arg))
+
+
+def _finds(graph: GraphIndex, i: int) -> bool:
+    """Whether node i gives a scalar for each key."""
+    return graph.nodes[i].op in TABLES and graph.shape(graph.data[i][2]) == ()
+
+
+def _as_keys(graph: GraphIndex, i: int, name: str) -> node_def_pb2.NodeDef:
+    """What has the shape of the keys of table lookup i, and the type of its values."""
+    node = node_def_pb2.NodeDef(name=name, op="Cast", input=[written_edge(graph.data[i][1])])
+    node.attr["SrcT"].type = graph.nodes[i].attr["Tin"].type
+    node.attr["DstT"].type = graph.nodes[i].attr["Tout"].type
+    return node
 
 
 def _root_shapes(node: Any, roots: Roots, values: Mapping[str, int]) -> list[Shape]:

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stitchcore.hlo.ir.shape import DTYPES
+
+_FLOATS = frozenset(dtype.numpy for dtype in DTYPES.values() if dtype.kind == "float")
+
 DECISION_SHARE = 1e-5
 """Largest share of elements that may be counted apart."""
 
@@ -189,7 +193,7 @@ def informative(values: NDArray[np.generic]) -> bool:
 
 
 def _is_float(array: NDArray[np.generic]) -> bool:
-    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return array.dtype in _FLOATS
 
 
 def _round_to(values: NDArray[np.float64], dtype: np.dtype[np.generic]) -> NDArray[np.float64]:

@@ -46,11 +46,12 @@ def module_tolerances(module: Module) -> list[float]:
     return _of_module(module, _own_error)
 
 
-def between(module: Module) -> list[float]:
-    """The same for the distance of the framework's result from ours."""
+def between(module: Module, values: Iterable[Instruction] | None = None) -> list[float]:
+    """The same for the distance of the framework's result from ours; of other `values` within the
+    module, where they are given."""
     short = _short_sums(module)
     return _of_module(
-        module, lambda node: 4.0 * _own_error(node) + short.get(node, _in_order(node))
+        module, lambda node: 4.0 * _own_error(node) + short.get(node, _in_order(node)), values
     )
 
 
@@ -73,12 +74,16 @@ def input_units(module: Module) -> list[float]:
     return [units.get(parameter, 0.0) for parameter in module.entry.parameters]
 
 
-def _of_module(module: Module, own: Callable[[Instruction], float]) -> list[float]:
+def _of_module(
+    module: Module,
+    own: Callable[[Instruction], float],
+    values: Iterable[Instruction] | None = None,
+) -> list[float]:
     inside = [n for n in topological((module.entry.root,)) if n.opcode != opcodes.TUPLE]
     parameters = [node for node in inside if node.opcode == opcodes.PARAMETER]
     others = [node for node in inside if node.opcode != opcodes.PARAMETER]
     error = _composed(parameters, others, own)
-    return [error[value] for value in module.outputs]
+    return [error[value] for value in (module.outputs if values is None else values)]
 
 
 def _composed(

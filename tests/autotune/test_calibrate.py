@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kendalltau
 
 from bench.ranking import kendall
 from stitchcore.autotune import calibrate, calibrate_gpu
@@ -150,6 +149,8 @@ def test_without_a_gpu_none_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=9))
 def test_kendall_is_scipys(pairs: list[tuple[int, int]]) -> None:
+    from scipy.stats import kendalltau  # takes two seconds
+
     left, right = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
     expected = kendalltau(left, right).statistic
     assert kendall(left, right) == pytest.approx(0.0 if expected != expected else expected)

@@ -89,6 +89,48 @@ def test_a_page_that_a_job_made_is_the_artifacts(tmp_path: Path) -> None:
         assert Path("page.html").read_text() == f"measured by {page}"
 
 
+def test_a_job_without_a_report_is_told_with_its_reason(tmp_path: Path) -> None:
+    """Whatever names it; and nothing of an earlier job is taken for it."""
+    store = tmp_path / "store"
+    (store / "artifacts" / ("a" * 64)).mkdir(parents=True)
+    older = reports.encode(reports.Report("graph aaa", "cpu-x86-64-v3"))
+    (store / "artifacts" / ("a" * 64) / "report.json").write_bytes(older)
+    told: dict[str, tuple[dict[str, object], ...]] = {
+        "20260101-1": ({"type": "ready", "digest": "12ab34cd56ef", "key": "a" * 64},),
+        "20260102-2": ({"type": "submitted", "digest": "fedcba987654", "step": "training"},),
+        "20260103-3": ({"type": "started", "tf": "2.21.0"}, {"type": "exited", "code": 1}),
+    }
+    for session, events in told.items():
+        (store / "sessions" / session).mkdir(parents=True)
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        (store / "sessions" / session / "events.jsonl").write_text(lines)
+    for command in (["report"], ["explain"], ["explain", "--session", "20260103-3"]):
+        last = CliRunner().invoke(stitch, command)
+        assert last.exit_code == 2 and "aaaaaaaaaaaa" in last.stderr, "that there is another"
+        assert "command_failed: the command ended, by an error or a signal, before" in last.stderr
+    for name in ("fedcba987654", "20260102"):
+        found = call(name)
+        assert "training step fedcba987654: its kernels were not ready" in found.stderr
+        assert "20260102-2 has no report" in found.stderr
+    assert call("20260101-1").exit_code == 0
+    for command in ("report", "explain"):
+        unknown = CliRunner().invoke(stitch, [command, "0123456789ab"]).stderr
+        assert "0123456789ab in " in unknown and "name an artifact, a graph or a" in unknown
+
+
+def test_what_was_built_after_the_job_is_the_jobs(tmp_path: Path) -> None:
+    key, digest = "b" * 64, "12ab34cd56ef"
+    made = {
+        f"artifacts/{key}/report.json": reports.encode(reports.Report("graph 12a", "cpu")),
+        f"answers/{digest}.json": json.dumps({"status": "ready", "key": key}).encode(),
+        "sessions/20260101-1/events.jsonl": b'{"type": "submitted", "digest": "12ab34cd56ef"}\n',
+    }
+    for name, content in made.items():
+        (tmp_path / "store" / name).parent.mkdir(parents=True)
+        (tmp_path / "store" / name).write_bytes(content)
+    assert "graph 12a: 0 kernels" in call().output
+
+
 def test_a_report_json_becomes_the_same_page() -> None:
     Path("report.json").write_bytes(reports.encode(samples.hostile()))
     assert call("report.json", "--out", "x.html").exit_code == 0

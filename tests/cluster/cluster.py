@@ -26,6 +26,7 @@ from tests.cluster.enclosure import SECOND, Site
 from tests.cluster.parts import Level
 from tests.cluster.plane import Network
 from tests.cluster.processes import Daemon, NotUp
+from tests.ports import free_ports
 
 SECONDS = 120.0
 """How long the control plane may take; it is a few seconds on an idle machine."""
@@ -213,7 +214,7 @@ def _start(site: Site, record: Record, daemon: Daemon) -> None:
 
 
 def _local() -> Network:
-    port, etcd, peer, fake = processes.free_ports(4)
+    port, etcd, peer, fake = free_ports(4)
     return Network(port=port, etcd_port=etcd, peer_port=peer, fake_nodes_port=fake)
 
 

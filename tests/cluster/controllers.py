@@ -23,6 +23,7 @@ from kubernetes import client
 from tests.cluster import parts, processes
 from tests.cluster.parts import JOBSET, KUEUE, TRAINER, TRAINING_OPERATOR, VOLCANO, Release
 from tests.cluster.processes import Daemon
+from tests.ports import free_ports
 
 SECONDS = 180.0
 CERTIFICATES = Path("k8s-webhook-server/serving-certs")
@@ -91,7 +92,7 @@ class Ports:
 
 def write(state: Path) -> None:
     """Their ports and settings, below `state`."""
-    free = iter(processes.free_ports(2 * len(CONTROLLERS)))
+    free = iter(free_ports(2 * len(CONTROLLERS)))
     ports = {one.program: [next(free), next(free)] for one in CONTROLLERS}
     (state / PORTS).write_text(json.dumps(ports))
     for one in CONTROLLERS:

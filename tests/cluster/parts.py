@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tests.cluster import places
 
@@ -45,7 +45,7 @@ class Release:
     module: str = ""
     """Its Go module, where it brings objects."""
     objects: tuple[str, ...] = ()
-    """Patterns of its files of YAML in that module, kept beside the programs."""
+    """Patterns of its files in that module, kept beside the programs."""
 
     @property
     def source(self) -> Path:
@@ -78,6 +78,12 @@ class Part:
     @property
     def built(self) -> Path:
         return self.release.folder / self.name
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is built, with all of its objects: an earlier checkout may have kept fewer."""
+        names = [PurePosixPath(pattern).name for pattern in self.release.objects]
+        return self.built.is_file() and all(any(self.release.kept.glob(name)) for name in names)
 
 
 _KUBERNETES = "1.36.3"
@@ -134,6 +140,7 @@ KEDA = Release(
     objects=(
         "config/crd/bases/keda.sh_scaledobjects.yaml",
         "config/crd/bases/keda.sh_triggerauthentications.yaml",
+        "schema/generated/scalers-schema.json",
     ),
 )
 CERT_MANAGER = Release(
@@ -199,4 +206,5 @@ def program(name: str) -> Path:
 
 def missing(level: Level) -> list[Part]:
     """Parts of this level that have no program yet."""
-    return [part for part in parts(level) if not program(part.name).is_file()]
+    own = [part for part in parts(level) if program(part.name) == part.built]
+    return [part for part in own if not part.complete]

@@ -8,9 +8,7 @@ whatever a killed `up` left is found, and nothing else is ever touched.
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -19,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 MARK = "STITCH_TESTBED"
-PORTS = range(20_000, 32_000)
-"""Below the ports that Linux hands out to clients: nobody takes one between choice and use."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IN_BACKGROUND = 'pid=$1; log=$2; shift 2; "$@" >"$log" 2>&1 & echo $! >"$pid"'
 
@@ -150,9 +146,10 @@ def _dying(pid: int) -> bool:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         threads = os.listdir(f"/proc/{pid}/task")
+        has_memory = Path(f"/proc/{pid}/statm").read_text().split()[0] != "0"
     except OSError:
         return False
-    return fields[0] not in ("Z", "X") or len(threads) > 1
+    return not has_memory and (fields[0] not in ("Z", "X") or len(threads) > 1)
 
 
 def await_ready(
@@ -177,19 +174,3 @@ def tail(state: Path, name: str, lines: int = 8) -> str:
     except OSError:
         return "has no log"
     return "\n".join(text.splitlines()[-lines:])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
-    found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise NotUp("this machine has no free port left")

@@ -31,6 +31,7 @@ from stitch_operator.webhook.release import Release
 from tests.cluster.objects import wait_for
 from tests.operator.gateway import processes
 from tests.operator.webhook import support
+from tests.ports import free_port
 
 GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchedjobs"
 OPTIMIZE = "stitchcore.io/optimize"
@@ -84,7 +85,7 @@ class Place:
 
     @contextlib.contextmanager
     def gateway(self, port: int = 0) -> Iterator[Gateway]:
-        port = port or processes.free_port()
+        port = port or free_port()
         command = [
             *(sys.executable, "-m", "stitch_operator.gateway"),
             *("--store", str(self.folder / "store"), "--broker", self.broker),
@@ -93,7 +94,7 @@ class Place:
             *("--certificate-key", str(self.folder / "gateway.key")),
             *("--kubeconfig", str(self.folder / "admin.conf")),
             *("--reader", f"{self.release.namespace}/{ACCOUNT}"),
-            *("--port", str(port), "--metrics-port", str(processes.free_port())),
+            *("--port", str(port), "--metrics-port", str(free_port())),
         ]
         url = f"https://localhost:{port}"
         (self.folder / "gateway.url").write_text(url)
@@ -103,9 +104,11 @@ class Place:
             yield made
 
     @contextlib.contextmanager
-    def reconciler(self, *arguments: str, url: str = "https://localhost:1") -> Iterator[Running]:
-        """Under its own account, for the gateway at `url`."""
-        metrics = processes.free_port()
+    def reconciler(
+        self, *arguments: str, url: str = "https://localhost:1", paths: str = ""
+    ) -> Iterator[Running]:
+        """Under its own account, for the gateway at `url`; of other sources, at `paths`."""
+        metrics = free_port()
         account = self.kubeconfig(self.release.namespace, ACCOUNT)
         command = [
             *(sys.executable, "-m", "stitch_operator.reconciler"),
@@ -115,10 +118,12 @@ class Place:
             *("--metrics-host", "127.0.0.1", "--metrics-port", str(metrics)),
             *arguments,
         ]
-        with processes.started(command, self.folder / "reconciler.log") as process:
+        sources = {"PYTHONPATH": paths} if paths else {}
+        with processes.started(command, self.folder / "reconciler.log", sources) as process:
             made = Running(process, f"http://127.0.0.1:{metrics}", self.folder / "reconciler.log")
             wait_for(made.healthy, 30, "the reconciler is up")
             yield made
+            made.end()
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,12 @@ class Running:
     process: subprocess.Popen[bytes]
     url: str
     log: Path
+
+    def end(self) -> None:
+        """It gives its lease back, for which the next one would wait 15 seconds."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed then
+            self.process.wait(120)
 
     def healthy(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()[-3000:]
@@ -189,7 +200,7 @@ def installed(api: client.ApiClient, kubeconfig: Path, folder: Path) -> Iterator
     _create(api, namespace, made)
     for server in (release.webhook_tls, release.gateway_tls):
         core.create_namespaced_secret(namespace, _certificate(server, folder))
-    with processes.redis(processes.free_port(), folder) as broker:
+    with processes.redis(free_port(), folder) as broker:
         place = Place(api, release, folder, api.configuration.host, broker)
         pod = core.create_namespaced_pod(
             namespace,

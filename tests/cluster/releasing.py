@@ -26,13 +26,14 @@ from urllib3.exceptions import HTTPError
 from stitch_operator.reconciler import trust
 from stitch_operator.webhook import objects
 from stitch_operator.webhook.release import Release
-from tests.cluster import accounts, processes
+from tests import lean
+from tests.cluster import accounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import wait_for
 from tests.operator.webhook import support
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-PATHS = [str(ROOT / part) for part in (".", "operator", "worker")]
 FILES = ("tls.crt", "tls.key")
 FAIL_OPEN = "apiserver_admission_webhook_fail_open_count{"
 
@@ -80,7 +81,7 @@ def volume(
         yield
     finally:
         made.stop.set()
-        thread.join(10)
+        thread.join(120)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def replica(folder: Path, release: Release, kubeconfig: Path, files: Path) -> It
     """A process of the webhook with this account and the certificate in `files`."""
     folder.mkdir(exist_ok=True)
     (folder / "release.json").write_bytes(msgspec.json.encode(release))
-    port, metrics = processes.free_ports(2)
+    port, metrics = free_ports(2)
     command = [
         *(sys.executable, "-m", "stitch_operator.webhook"),
         *("--release", str(folder / "release.json"), "--kubeconfig", str(kubeconfig)),
@@ -130,7 +131,7 @@ def replica(folder: Path, release: Release, kubeconfig: Path, files: Path) -> It
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--metrics-host", "127.0.0.1", "--metrics-port", str(metrics)),
     ]
-    environment = {"PYTHONPATH": os.pathsep.join(PATHS), "PATH": os.environ["PATH"]}
+    environment = {"PYTHONPATH": os.pathsep.join(lean.SOURCES), "PATH": os.environ["PATH"]}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
     try:

@@ -95,7 +95,7 @@ def test_the_other_one_goes_on_and_says_nothing_twice(place: Place, own_namespac
             played.set(played.pods[0], running())
             becomes(played, "Observing")
             first.process.send_signal(signal.SIGKILL)
-            first.process.wait(10)
+            first.process.wait(120)
             wait_for(lambda: leads(place, second), 60, "the second leads")
             played.set(played.pods[1], running())
             wait_for(lambda: played.status()["replicas"]["injected"] == 2, 30, "both")

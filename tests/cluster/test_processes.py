@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,14 +97,3 @@ def test_time_that_is_up_is_told(state: Path) -> None:
     processes.start(state, SLEEP)
     with pytest.raises(NotUp, match="not within 0 s"):
         processes.await_ready(state, ["sleep"], lambda: False, 0.2, "the part")
-
-
-def test_taken_ports_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, free = processes.free_ports(2)
-    monkeypatch.setattr(processes, "PORTS", [taken, free])
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", taken))
-        listener.listen()
-        assert processes.free_ports(1) == [free]
-        with pytest.raises(NotUp, match="no free port"):
-            processes.free_ports(2)

@@ -142,7 +142,7 @@ def test_killed_anywhere_it_tells_everything_once(
         if killed == "once it has written":
             becomes(played, "Observing")
         first.process.send_signal(signal.SIGKILL)
-        first.process.wait(10)
+        first.process.wait(120)
     before = played.status().get("conditions", [])
     assert before or killed == "once it has told"
     played.set(other, running())

@@ -13,8 +13,8 @@ from tests.cluster.conftest import namespace_in
 from tests.cluster.objects import wait_for
 from tests.cluster.reconciling import Place, running
 from tests.cluster.test_reconciler import becomes, train
-from tests.operator.gateway import processes
 from tests.operator.gateway import support as graphs
+from tests.ports import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -62,7 +62,7 @@ def test_an_api_server_that_went_away_is_followed_again(
 
 
 def test_a_gateway_that_was_killed_is_heard_again(place: Place, own_namespace: str) -> None:
-    port = processes.free_port()
+    port = free_port()
     data = graphs.graph(salt=port)
     with place.reconciler(url=f"https://localhost:{port}") as reconciler:
         played = train(place, own_namespace)

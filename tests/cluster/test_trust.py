@@ -92,7 +92,7 @@ class Kept:
             yield
         finally:
             stop.set()
-            thread.join(20)
+            thread.join(120)
         assert failures == []
 
 
@@ -286,7 +286,7 @@ def test_nobody_elses_write_is_lost(kept: Kept) -> None:
                 replaced(kept, "ca", "now")
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
     held = kept.core.read_namespaced_secret(f"{kept.release.name}-ca", kept.release.namespace)
     assert int(held.metadata.annotations["count"]) == counted > 10
 
@@ -355,7 +355,7 @@ def streaming(admin: client.ApiClient, namespace: str) -> Iterator[Stream]:
     finally:
         made.stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(120)
 
 
 def test_no_pod_is_missed_while_certificates_are_replaced(

@@ -24,7 +24,8 @@ from stitch_operator.webhook.pieces import INIT_CONTAINER
 from tests.cluster import parts
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import RESTRICTED, wait_for
-from tests.cluster.processes import NotUp, free_ports
+from tests.cluster.processes import NotUp
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -295,7 +296,7 @@ def prometheus(program: str, whole: Whole, folder: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def _is_up(url: str) -> bool:

@@ -21,6 +21,7 @@ from stitchcore.schedule.pipeline import schedule
 from stitchcore.toolchain.c_compiler import compile_c
 from tests.schedule.agree import DEVICE, check
 from tests.schedule.modules import apply, draw_inputs, module_of, parameter, scalar, whole
+from tests.tiers import slow_but
 
 ROWS, WIDTH = 7, 5
 
@@ -38,7 +39,7 @@ def lanes(kernel: Kernel) -> list[Loop]:
     return [s for s in statements(bodies) if isinstance(s, Loop) and s.kind is LoopKind.LANES]
 
 
-@pytest.mark.parametrize("count", [2, 26, 70])
+@pytest.mark.parametrize("count", slow_but(2, of=[2, 26, 70]))
 def test_each_operand_has_a_stretch_without_a_choice(count: int) -> None:
     module = concatenated(count)
     pattern = whole(module)
@@ -53,7 +54,7 @@ def test_each_operand_has_a_stretch_without_a_choice(count: int) -> None:
         assert len(list(loads(part.body))) == 1 and opcodes == {op.TANH}
 
 
-@pytest.mark.parametrize("module", ["side by side", "in turn"])
+@pytest.mark.parametrize("module", slow_but("side by side", of=["side by side", "in turn"]))
 @pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_90"])
 def test_any_number_of_operands_is_rendered(module: str, target: str) -> None:
     """More than a nested expression of could be walked through."""
@@ -80,7 +81,7 @@ def stacked(count: int) -> Module:
     return module_of([apply(op.TANH, joined)], parts)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 26, 60])
+@pytest.mark.parametrize("count", slow_but(2, 3, 4, of=[2, 3, 4, 26, 60]))
 def test_a_row_of_many_operands_has_a_loop_for_each(count: int) -> None:
     """Few are chosen from lane by lane, without a branch."""
     module = stacked(count)

@@ -19,6 +19,7 @@ from stitchcore.schedule.pipeline import schedule
 from stitchcore.toolchain.c_compiler import compile_c
 from tests.schedule.agree import check
 from tests.schedule.modules import apply, draw_inputs, module_of, parameter, whole
+from tests.tiers import slow_but
 
 
 def transpose(
@@ -35,7 +36,7 @@ def text(module: Module, pattern: Pattern) -> str:
 
 
 @pytest.mark.parametrize("dims", [(160, 96), (3, 100, 150), (2, 130, 37), (5, 97, 16), (90, 200)])
-@pytest.mark.parametrize("dtype", ["f32", "f64", "s32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", slow_but("f32", "f16", of=["f32", "f64", "s32", "f16", "bf16"]))
 def test_squares_are_turned_and_right(dims: tuple[int, ...], dtype: str) -> None:
     module, pattern = transpose(dims, dtype)
     size = {"f64": 8, "f16": 2, "bf16": 2}.get(dtype, 4)

@@ -39,7 +39,7 @@ def test_a_full_unit_is_compiled_while_others_are_planned(
 
     def progress(stage: str, done: int, of: int) -> None:
         if stage == "compile":
-            before.append(begun.wait(20))
+            before.append(begun.wait(120))
 
     monkeypatch.setattr(c_compiler, "_run", counted)
     modules = {

@@ -157,6 +157,7 @@ def test_a_gradient_block_is_one_kernel(name: str) -> None:
     assert not plan.opaque
 
 
+@pytest.mark.slow
 def test_every_opaque_instruction_has_its_reason() -> None:
     plan = planned(load("bert_train"))
     assert len(plan.refusals) == len(plan.opaque)

@@ -28,7 +28,7 @@ from tests.fusion.test_exhaustive import anything, check, load
 from tests.fuzz.modules import random_module
 from tests.schedule import agree
 from tests.schedule.modules import draw_inputs, modules, whole
-from tests.tiers import nightly_but
+from tests.tiers import nightly_but, slow_but
 
 CPU, GPU = "cpu-x86-64-v3", "sm_80"
 
@@ -140,7 +140,8 @@ def unconnected(pattern: Pattern) -> int:
 
 @pytest.mark.parametrize("target", [CPU, GPU])
 @pytest.mark.parametrize(
-    "name", ["mlp_train", "lstm_lm_train", "crnn_infer", "transformer_dec_step"]
+    "name",
+    slow_but("crnn_infer", of=["mlp_train", "lstm_lm_train", "crnn_infer", "transformer_dec_step"]),
 )
 def test_remote_joins_what_no_data_connects(name: str, target: str) -> None:
     module = load(name)
@@ -150,6 +151,7 @@ def test_remote_joins_what_no_data_connects(name: str, target: str) -> None:
     assert more > fewer
 
 
+@pytest.mark.slow
 def test_recompute_reads_less() -> None:
     module = load("mlp_train")
     moved = [
@@ -165,7 +167,10 @@ def seconds(module: Module, mechanisms: Mechanisms) -> float:
 
 
 @pytest.mark.parametrize("left_out", [Mechanism.GLOBAL, Mechanism.RECOMPUTE])
-@pytest.mark.parametrize("name", ["dien_train", "transformer_dec_step", "lstm_lm_train"])
+@pytest.mark.parametrize(
+    "name",
+    slow_but("transformer_dec_step", of=["dien_train", "transformer_dec_step", "lstm_lm_train"]),
+)
 def test_leaving_out_what_is_chosen_by_estimate_is_never_quicker(
     name: str, left_out: Mechanism
 ) -> None:
@@ -174,6 +179,7 @@ def test_leaving_out_what_is_chosen_by_estimate_is_never_quicker(
     assert seconds(module, ALL) <= seconds(module, without(left_out)) * limit
 
 
+@pytest.mark.slow
 def test_barriers_are_left_out_where_kernels_are_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("dien_train")
     chosen = seconds(module, ALL)
@@ -197,8 +203,12 @@ def loads_of(kernels: tuple[Kernel, ...]) -> int:
 
 @pytest.mark.parametrize("target", [CPU, GPU])
 @pytest.mark.parametrize(
-    "name", ["layernorm_gelu_grad", "crnn_infer", "transformer_dec_step", "mlp_train"]
-)
+    "name",
+    slow_but(
+        "layernorm_gelu_grad", "crnn_infer",
+        of=["layernorm_gelu_grad", "crnn_infer", "transformer_dec_step", "mlp_train"],
+    ),
+)  # fmt: skip
 def test_dominant_merging_shares_loops(name: str, target: str) -> None:
     """The kernels are the same, of fewer sections, which load less."""
     module = load(name)
@@ -241,6 +251,7 @@ def test_each_changes_kernels(name: str, left_out: Mechanism) -> None:
     assert nameless(ALL) != nameless(without(left_out))
 
 
+@pytest.mark.slow
 def test_more_left_out_is_never_fewer_kernels() -> None:
     """Local fusion alone is what XLA does; each scheme of AStitch's takes kernels off."""
     module = load("transformer_dec_step")

@@ -11,12 +11,11 @@ import pytest
 from tests import lean
 from tests.fuzz import decoders
 from tests.fuzz.decoders import DECODERS, Decoder
-from tests.operator.gateway.processes import PATHS
 
 
 def fuzzed(name: str, seconds: float) -> str:
     command = [sys.executable, "-m", "tests.fuzz.decoders", name, "--seconds", str(seconds)]
-    environment = lean.environment(PYTHONPATH=":".join(PATHS))
+    environment = lean.environment(PYTHONPATH=":".join(lean.SOURCES))
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return done.stdout + done.stderr
 

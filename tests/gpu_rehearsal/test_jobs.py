@@ -12,12 +12,14 @@ from tests.tiers import nightly_but
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_nvrtc")]
 TOLERANCE = 1e-5
+POISON = {"FAKE_GPU_POISON": "1", "FAKE_GPU_MEMORY_MB": "64"}
+"""Each page that was ever touched costs time whenever a stream's work begins and ends."""
 STAGES = ("05_verify", "06_measure")
 
 
 def test_a_custom_loop_trains_stitched(tmp_path: Path) -> None:
     """Kernels cost a tenth of an operation: the step is kept, with the losses of the plain run."""
-    costs = {"FAKE_GPU_OP_US": "100", "FAKE_GPU_KERNEL_US": "10", "FAKE_GPU_POISON": "1"}
+    costs = {"FAKE_GPU_OP_US": "100", "FAKE_GPU_KERNEL_US": "10", **POISON}
     arguments = ("custom_loop", "--optimizer", "adam", "--steps", 60)
     plain = jobs.untouched(tmp_path, *arguments)
     ours = jobs.stitched(tmp_path, *arguments, **costs)
@@ -79,6 +81,14 @@ def test_unaligned_data_is_left_to_tensorflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_a_call_that_failed_leaves_nothing_to_the_end_of_its_thread(tmp_path: Path) -> None:
+    """The driver is not to be called then: the fake one ends the process."""
+    ours = jobs.stitched(tmp_path, "kinds", "failing", code=1)
+    [step] = ours.steps
+    assert step["status"] == "stitched", ours
+
+
+@pytest.mark.nightly
 def test_a_job_with_a_step_on_a_gpu_and_one_on_the_processor(tmp_path: Path) -> None:
     """Each has an artifact for what it runs on, and is judged by the clock there."""
     plain = jobs.untouched(tmp_path, "kinds", "both")
@@ -95,7 +105,7 @@ KINDS = {"fit": 1, "while_loop": 1, "inference": 1, "session": 1, "mixed": 1, "m
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_of_each_kind(kind: str, tmp_path: Path) -> None:
     """Kept by device time, with the figures of the plain run."""
-    gpus = {"FAKE_GPU_COUNT": str(KINDS[kind]), "FAKE_GPU_POISON": "1"}
+    gpus = {"FAKE_GPU_COUNT": str(KINDS[kind]), **POISON}
     costs = {"FAKE_GPU_OP_US": "100", "FAKE_GPU_KERNEL_US": "10"}
     plain = jobs.untouched(tmp_path, "kinds", kind, **gpus)
     ours = jobs.stitched(tmp_path, "kinds", kind, **gpus, **costs)

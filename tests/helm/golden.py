@@ -9,6 +9,7 @@ dashboards and rules only the name stands there: they are files of the chart, co
 from __future__ import annotations
 
 import difflib
+import functools
 from pathlib import Path
 
 import yaml
@@ -50,21 +51,27 @@ def shortened(made: charts.Object) -> charts.Object:
     return short
 
 
-def files() -> dict[Path, str]:
-    """Each file and what it holds."""
-    defaults = text(DEFAULT)
-    made = {FOLDER / f"{DEFAULT}.yaml": defaults}
-    for combination in COMBINATIONS:
-        if combination != DEFAULT:
-            lines = difflib.unified_diff(
-                defaults.splitlines(), text(combination).splitlines(), "default", combination,
-                lineterm="", n=2,
-            )  # fmt: skip
-            made[FOLDER / f"{combination}.diff"] = "\n".join(lines) + "\n"
-    return made
+def file_of(combination: str) -> Path:
+    return FOLDER / f"{combination}.{'yaml' if combination == DEFAULT else 'diff'}"
+
+
+def content(combination: str) -> str:
+    """What its file holds."""
+    if combination == DEFAULT:
+        return defaults()
+    lines = difflib.unified_diff(
+        defaults().splitlines(), text(combination).splitlines(), "default", combination,
+        lineterm="", n=2,
+    )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def defaults() -> str:
+    return text(DEFAULT)
 
 
 if __name__ == "__main__":
-    for path, content in files().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+    FOLDER.mkdir(exist_ok=True)
+    for combination in COMBINATIONS:
+        file_of(combination).write_text(content(combination), encoding="utf-8")

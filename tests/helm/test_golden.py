@@ -9,17 +9,15 @@ import pytest
 from tests.helm import golden
 from tests.helm.charts import CHART, COMBINATIONS
 
-MADE = golden.files()
 
-
-@pytest.mark.parametrize("path", MADE, ids=lambda path: str(path.stem))
-def test_what_is_rendered_is_what_is_kept(path: golden.Path) -> None:
-    assert path.read_text(encoding="utf-8") == MADE[path]
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_what_is_rendered_is_what_is_kept(combination: str) -> None:
+    kept = golden.file_of(combination).read_text(encoding="utf-8")
+    assert kept == golden.content(combination)
 
 
 def test_there_is_a_file_of_each_and_no_other() -> None:
-    assert set(golden.FOLDER.iterdir()) == set(MADE)
-    assert {path.stem for path in MADE} == set(COMBINATIONS)
+    assert set(golden.FOLDER.iterdir()) == set(map(golden.file_of, COMBINATIONS))
 
 
 def test_the_scenarios_of_the_readme_are_among_them() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS, CRDS
+from tests.tiers import slow_but
 
 HELM3 = "helm3"
 
@@ -15,7 +16,7 @@ def test_it_is_helm_3() -> None:
     assert charts.helm("version", "--short").startswith("v4.")
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS)
+@pytest.mark.parametrize("combination", slow_but("default", of=COMBINATIONS))
 def test_every_combination_is_linted_and_rendered_to_the_same_objects(combination: str) -> None:
     values = CHART / "ci" / f"{combination}-values.yaml"
     charts.helm("lint", "--strict", str(CHART), f"--values={values}", name=HELM3)

@@ -37,8 +37,12 @@ def labels_of(found: list[Object]) -> dict[str, dict[str, str]]:
     return made
 
 
+NAME = "kubernetes.io/metadata.name"
+
+
 def peer_matches(peer: Object, labels: dict[str, str] | None, same: bool) -> bool:
-    """Whether a peer of a rule is that pod; `labels` None: an address outside of the cluster."""
+    """Whether a peer of a rule is that pod; `labels` None: an address outside of the cluster. What
+    is chosen by its namespace's name is none of a stranger's, whatever its labels."""
     if "ipBlock" in peer or labels is None:
         return "ipBlock" in peer and labels is None
     if "namespaceSelector" in peer:
@@ -115,14 +119,32 @@ def test_no_other_port_is_open(combination: str) -> None:
             assert not reaches(found, STRANGER, labels, port, (False, True)), component
 
 
+@pytest.mark.parametrize("combination", ["default", "monitoring", "keda"])
+def test_figures_of_all_namespaces_are_no_strangers(combination: str) -> None:
+    """They were anybody's by default; under KEDA, of every pod that is labelled as its operator."""
+    found = charts.of(combination)
+    pods = labels_of(found)
+    for labels in (STRANGER, {"app": "keda-operator"}, {NAME: "monitoring"}):
+        for component, target in pods.items():
+            assert not reaches(found, labels, target, METRICS, (False, True)), component
+
+
 def test_metrics_are_for_whom_the_values_name() -> None:
-    for combination, everybody in (("default", True), ("monitoring", False)):
-        found = charts.of(combination)
-        pods = labels_of(found)
-        for component in ("webhook", "gateway", "reconciler", "store"):
-            assert reaches(found, STRANGER, pods[component], METRICS, (False, True)) == everybody
-        for component in ("worker", "signer", "redis"):
-            assert not reaches(found, STRANGER, pods[component], METRICS, (False, True))
+    everybody = "networkPolicy: {metricsFrom: [{namespaceSelector: {}}]}"
+    found = charts.objects(charts.rendered(everybody))
+    pods = labels_of(found)
+    for component in ("webhook", "gateway", "reconciler", "store"):
+        assert reaches(found, STRANGER, pods[component], METRICS, (False, True)), component
+    for component in ("worker", "signer", "redis"):
+        assert not reaches(found, STRANGER, pods[component], METRICS, (False, True)), component
+    rules = {
+        one["metadata"]["name"]: one["spec"].get("ingress", [])
+        for one in charts.of("keda")
+        if one["kind"] == "NetworkPolicy"
+    }
+    chosen = [peer["namespaceSelector"]["matchLabels"][NAME]
+              for rule in rules["stitch-gateway"] for peer in rule.get("from", ())]  # fmt: skip
+    assert chosen == ["monitoring", "keda"]
 
 
 def test_workers_reach_nothing_but_names_broker_and_store() -> None:

@@ -16,7 +16,7 @@ from stitch_operator.webhook.release import Release
 from tests.cluster import build, foreign
 from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS, CRDS, NAMESPACE
-from tests.tiers import nightly_but
+from tests.tiers import nightly_but, slow_but
 
 OURS = {"part-of": "stitchcore", "instance": "stitch", "managed-by": "Helm"}
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject",
@@ -31,7 +31,7 @@ def test_there_are_ten_or_more_combinations() -> None:
     assert len(COMBINATIONS) >= 10
 
 
-@everywhere
+@pytest.mark.parametrize("combination", slow_but("default", of=COMBINATIONS))
 def test_lint_finds_nothing(combination: str) -> None:
     charts.helm("lint", "--strict", str(CHART), f"--values={CHART}/ci/{combination}-values.yaml")
 
@@ -145,7 +145,6 @@ def test_our_own_hook_leaves_our_pods_alone(combination: str) -> None:
 @everywhere
 def test_rendering_again_gives_the_same(combination: str) -> None:
     """Argo CD and Flux compare: nothing random, no time, nothing that only a cluster knows."""
-    charts.text_of.cache_clear()
     assert charts.text_of(combination) == charts.text_of.__wrapped__(combination)
 
 

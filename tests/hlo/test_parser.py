@@ -174,7 +174,7 @@ def test_truncated_text_is_an_error(cut: int) -> None:
         ("constant(0)", "constant({...})", Reason.ELIDED_CONSTANT),
         ("%x = f32[2,3]{1,0}", "%x = f32[2,3]{0,1}", Reason.UNSUPPORTED_LAYOUT),
         ("add(f32[2]{0} %r", "teleport(f32[2]{0} %r", Reason.UNKNOWN_OPCODE),
-        ("%n = s32[]", "%n = f8e4m3fn[]", Reason.UNSUPPORTED_TYPE),
+        ("%n = s32[]", "%n = f8e4m3fnuz[]", Reason.UNSUPPORTED_TYPE),
     ],
 )
 def test_refusals_have_their_reason(old: str, new: str, reason: Reason) -> None:

@@ -161,6 +161,64 @@ def test_workloads_shrink_to_a_fixed_point(name: str) -> None:
     assert lost == [], "every instruction that works knows the framework operation it is from"
 
 
+def batched(sizes: tuple[int, ...], along: tuple[int | None, ...]) -> Instruction:
+    """A lookup in a table of `sizes`, [3, 4, 5] indices: one component of each index vector for
+    each dimension, which counts along a dimension of the indices, or is data."""
+    dims = (3, 4, 5, 1)
+    table = builder.parameter(0, "f32", (*sizes, 7))
+    data = builder.parameter(1, "s32", dims)
+    pieces = [data if axis is None else builder.iota("s32", dims, axis) for axis in along]
+    return builder.gather(
+        table,
+        builder.concatenate(pieces, 3),
+        range(len(sizes)),
+        (*(1 for _ in sizes), 7),
+        vector_dim=3,
+        offset_dims=[3],
+        collapsed=range(len(sizes)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "along", "expected"),
+    [
+        ((3, 9), (0, None), {0: 0}),
+        ((4, 3, 9), (1, 0, None), {0: 1, 1: 0}),
+        ((9, 5), (None, 2), {1: 2}),
+        ((1, 9), (0, None), {}),
+        ((4, 9), (0, None), None),
+        ((3, 3, 9), (0, 0, None), {0: 0}),
+        ((3, 4), (0, 1), None),
+    ],
+    ids=["first", "two", "last", "one place", "too many places", "a dimension twice", "no data"],
+)
+def test_indices_that_count_are_a_batch(
+    sizes: tuple[int, ...], along: tuple[int | None, ...], expected: dict[int, int] | None
+) -> None:
+    """`expected`: dimension of the table -> of the indices; None where nothing is changed."""
+    node = batched(sizes, along)
+    parameters = (
+        builder.parameter(0, "f32", (*sizes, 7)),
+        builder.parameter(1, "s32", (3, 4, 5, 1)),
+    )
+    module = Module("m", computation(parameters, node))
+    simpler = simplify(module).module
+    random = np.random.default_rng(5)
+    arrays = [
+        random.normal(size=(*sizes, 7)).astype(np.float32),
+        random.integers(-3, 12, (3, 4, 5, 1)).astype(np.int32),
+    ]
+    np.testing.assert_array_equal(evaluate(module, arrays)[0], evaluate(simpler, arrays)[0])
+    root = simpler.entry.root
+    found = zip(
+        root.get("operand_batching_dims", ()),
+        root.get("start_indices_batching_dims", ()),
+        strict=True,
+    )
+    assert dict(found) == (expected or {})
+    assert (len(root["start_index_map"]) == len(sizes)) == (expected is None)
+
+
 def test_step_limit_is_an_error() -> None:
     with pytest.raises(Refused) as caught:
         simplify(workloads.module("mlp_train"), step_limit=10)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from stitchcore.inject import client, gateway, settings
 from stitchcore.inject.contract import MANIFEST_FORMAT
 from tests.inject import https_gateway as gateways
 from tests.inject.https_gateway import Asked, Reply, Server
+from tests.waiting import wait_for
 
 DIGEST, KEY = "d" * 64, "a" * 64
 META = {"tf": "2.21.0", "target": "cpu-x86-64-v4", "abi": 1, "preserve": [], "threads": 2}
@@ -55,22 +55,13 @@ class Job:
     def _complain(self, about: str, reason: str, detail: str) -> None:
         self.complaints.append((about, reason, detail))
 
-    def until(self, status: str, seconds: float = 10.0) -> dict[str, Any]:
+    def until(self, status: str) -> dict[str, Any]:
         def there() -> bool:
             answer = self.source.answer(DIGEST)
             return answer is not None and answer["status"] == status
 
-        wait_for(there, seconds, lambda: (self.source.answer(DIGEST), self.complaints))
+        wait_for(there, lambda: (self.source.answer(DIGEST), self.complaints))
         return self.source.answer(DIGEST) or {}
-
-
-def wait_for(
-    condition: Callable[[], bool], seconds: float = 10.0, told: Callable[[], Any] = lambda: None
-) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, told()
-        time.sleep(0.01)
 
 
 def ready(tar: bytes) -> gateways.Answer:

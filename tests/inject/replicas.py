@@ -22,7 +22,7 @@ from tests.inject import https_gateway as gateways
 from tests.inject import jobs
 from tests.inject.handmade_gateway import HandmadeGateway
 from tests.inject.https_gateway import Asked, Reply
-from tests.worker.conftest import free_port
+from tests.ports import free_port
 
 GONE = Reply(503, b"{}", {"Retry-After": "1"})
 

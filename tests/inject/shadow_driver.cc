@@ -16,7 +16,7 @@
 namespace {
 
 using stitch::Shadow;
-constexpr int kFloat = 1, kInt32 = 3;
+constexpr int kFloat = 1, kInt32 = 3, kFloat8E5M2 = 24, kFloat8E4M3 = 25;
 constexpr int64_t kRows = 64, kColumns = 256, kAll = kRows * kColumns;
 constexpr int64_t kLarge = int64_t{4} << 20;  // elements: 16 MiB
 
@@ -79,6 +79,8 @@ float Short(float x) {
 float Rounded(float x, float w) { return Short(x) - w; }
 float RoundedOtherwise(float x, float w) { return Short(3 * Short(x / 3)) - w; }
 float RoundedWrong(float x, float w) { return 1.25f * Short(x) - w; }
+float Infinite(float x, float) { return x / 0.0f; }
+float Largest(float x, float) { return std::copysign(3e38f, x); }
 float Copied(float x, float w) { return 2 * x + w; }
 
 template <Element kFunction>
@@ -93,6 +95,16 @@ int64_t Whole(void* const* buffers, const int64_t*, char*, int64_t, int64_t begi
 float Third(float x, float) { return x / 3.0f; }
 float ThirdOtherwise(float x, float) { return x * (1.0f / 3.0f); }
 float ThirdWrong(float x, float) { return x / 3.0f + 1; }
+
+// Every float8 there is, one after the other; in place of one another.
+template <int kOne, int kOther>
+int64_t Codes(void* const* buffers, const int64_t*, char*, int64_t, int64_t begin, int64_t end) {
+  auto* y = static_cast<uint8_t*>(buffers[2]);
+  for (int64_t i = begin * kColumns; i < end * kColumns; i++) {
+    y[i] = static_cast<uint8_t>(i % 256 == kOne ? kOther : i % 256);
+  }
+  return 0;
+}
 
 int64_t Checked(void* const*, const int64_t*, char*, int64_t, int64_t, int64_t) { return 1; }
 
@@ -169,6 +181,13 @@ std::map<std::string, Case> Cases() {
       {"rounded", {Each<RoundedOtherwise>, Each<Rounded>, kFloat, kAll, equal, {kRows}, 0x1p-7}},
       {"rounded_wrong", {Each<RoundedWrong>, Each<Rounded>, kFloat, kAll, equal, {kRows}, 0x1p-7}},
       {"rounded_unsaid", {Each<RoundedOtherwise>, Each<Rounded>, kFloat, kAll, equal}},
+      {"infinite_wrong", {Each<Largest>, Each<Infinite>, kFloat, kAll, plain}},
+      {"e4m3", {Codes<0, 0>, Codes<0, 0>, kFloat8E4M3, kAll, plain}},
+      {"e4m3_saturated", {Codes<0x7f, 0x7e>, Codes<0, 0>, kFloat8E4M3, kAll, plain}},
+      {"e4m3_flushed", {Codes<2, 0>, Codes<0, 0>, kFloat8E4M3, kAll, plain}},
+      {"e5m2", {Codes<0, 0>, Codes<0, 0>, kFloat8E5M2, kAll, plain}},
+      {"e5m2_saturated", {Codes<0x7c, 0x7b>, Codes<0, 0>, kFloat8E5M2, kAll, plain}},
+      {"e5m2_nan", {Codes<0x7c, 0x7d>, Codes<0, 0>, kFloat8E5M2, kAll, plain}},
       {"checked", {Checked, Each<Copied>, kFloat, kAll, plain}},
       {"large", {Phases<Last::kRight, false>, nullptr, kFloat, kLarge, plain, {all}}},
       {"large_wrong", {Phases<Last::kWrong, false>, nullptr, kFloat, kLarge, plain, {all}}},
@@ -199,7 +218,7 @@ std::string Answer(const std::string& name, size_t budget, double tolerance) {
   Shadow shadow{one.ours, {}, {}, nullptr, 0, one.tasks, budget, false, {}, {}};
   shadow.inputs.push_back({kFloat, x.data(), x.size() * 4, one.unit});
   if (!rows) shadow.inputs.push_back({kFloat, w.data(), w.size() * 4, 0});
-  size_t bytes = static_cast<size_t>(one.results) * 4;
+  size_t bytes = static_cast<size_t>(one.results) * (one.type >= kFloat8E5M2 ? 1 : 4);
   shadow.results.push_back({one.type, bytes, true, theirs.data(), nullptr, tolerance});
   shadow.results.push_back({kFloat, 4, true, sum.data(), nullptr, tolerance});
   shadow.run = [&](void* const* given, char* scratch, int64_t phase, int64_t begin, int64_t end) {

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from stitchcore.artifact import sign
 from stitchcore.inject import cache, client, gateway, reasons, settings
 from tests.inject import https_gateway as gateways
-from tests.inject.gateway_job import DIGEST, KEY, META, Job, files, manifest, ready, wait_for
+from tests.inject.gateway_job import DIGEST, KEY, META, Job, files, manifest, ready
 from tests.inject.https_gateway import Asked, Reply
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -246,6 +247,7 @@ def test_refusals_of_the_gateway(tmp_path: Path, public_key: str) -> None:
         assert len(server.asked) == 3
 
 
+@pytest.mark.slow
 def test_a_gateway_that_comes_up_later_is_found(tmp_path: Path, key: Any, public_key: str) -> None:
     """As where a service mesh's proxy starts after the job."""
     started = time.monotonic()

@@ -208,6 +208,18 @@ def nested(x: tf.Tensor, weight: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 5, body, (0, x))[1]
 
 
+def one_after_another(x: tf.Tensor, weight: Any) -> Any:
+    """What the first loop hands on unchanged the second one hands on, too."""
+
+    def body(i: tf.Tensor, h: tf.Tensor, scale: tf.Tensor) -> Any:
+        return i + 1, tf.tanh(h * scale), scale
+
+    start = (0, x, tf.exp(weight[0]))
+    first = tf.while_loop(lambda i, *_: i < 3, body, start)
+    _, h, scale = tf.while_loop(lambda i, *_: i < 6, body, first)
+    return h + scale * 2.0
+
+
 def in_a_branch(x: tf.Tensor, weight: Any) -> Any:
     """A loop that is not always entered."""
     return tf.cond(tf.reduce_sum(x) > 0, lambda: drawn(x, weight), lambda: nested(x, weight))
@@ -225,7 +237,10 @@ def checked(x: tf.Tensor, weight: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 4, body, (0, x))[1]
 
 
-@pytest.mark.parametrize("function", [written_in_loop, drawn, nested, in_a_branch, checked])
+LOOPS = [written_in_loop, drawn, nested, one_after_another, in_a_branch, checked]
+
+
+@pytest.mark.parametrize("function", LOOPS)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_what_a_pass_does_it_still_does(function: Callable[..., Any], sign: float) -> None:
     tf.random.set_seed(7)

@@ -46,6 +46,26 @@ def test_a_wrong_kernel_of_the_same_kind_does_not(case: str, compared: Compared)
     assert said.startswith("differs: result 0 at element ") and " instead of " in said
 
 
+def test_no_number_is_near_infinity(compared: Compared) -> None:
+    said = compared("infinite_wrong")[0]
+    assert said.startswith("differs: result 0 at element 0: 3.00000001e+38 instead of inf"), said
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("e4m3", "agrees"),
+        ("e4m3_saturated", "127: 448 instead of nan"),
+        ("e4m3_flushed", "2: 0 instead of 0.00390625"),
+        ("e5m2", "agrees"),
+        ("e5m2_saturated", "124: 57344 instead of inf"),
+        ("e5m2_nan", "124: nan instead of inf"),
+    ],
+)
+def test_float8_is_read_as_what_it_is(case: str, said: str, compared: Compared) -> None:
+    assert said in compared(case)[0]
+
+
 def test_a_rounding_that_nobody_told_of_does_not(compared: Compared) -> None:
     """The mutant: x moved by float32's units alone."""
     assert compared("rounded_unsaid")[0].startswith("differs")

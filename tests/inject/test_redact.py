@@ -139,6 +139,21 @@ def test_constants_above_the_limit_become_inputs(elements: int, kept: bool) -> N
         assert "value" not in node.attr
 
 
+def test_the_range_of_large_integers_is_kept_and_is_of_the_digest() -> None:
+    """Whether a lookup of them can fail; an artifact for others is none for these."""
+    digests = set()
+    for places in (np.arange(100) - 7, np.arange(100)[::-1] - 7, np.arange(100) - 8):
+        with tf.Graph().as_default() as graph:
+            tf.constant(places.astype(np.int64), name="c")
+        handed = redact.structure(graph.as_graph_def(add_shapes=True))
+        (node,) = handed.node
+        assert node.op == "Placeholder" and "value" not in node.attr
+        ends = (node.attr[redact.LEAST].i, node.attr[redact.GREATEST].i)
+        assert ends == (places.min(), places.max())
+        digests.add(digest.number(handed, ["c"]).digest)
+    assert len(digests) == 2
+
+
 def test_every_string_that_an_operation_of_a_region_needs_is_kept() -> None:
     """An emptied one would make tf2xla refuse the region, or worse, mean something else."""
     from tensorflow.python.framework import op_def_registry

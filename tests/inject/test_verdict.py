@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stitchcore.inject import client, plugin, step_monitor, timer
+from stitchcore.inject import client, crash_breaker, plugin, reasons, step_monitor, timer
 from stitchcore.inject import settings as job_settings
 from stitchcore.inject.program import (
     FIRST_BLOCK,
@@ -101,6 +104,7 @@ def test_what_is_kept_runs_its_original_seldom(
     assert original <= 0.02 * stitched
 
 
+@pytest.mark.slow
 def test_a_gain_among_noise_is_seen_within_a_hundred_steps(
     library: plugin.Plugin, tmp_path: Path
 ) -> None:
@@ -141,3 +145,77 @@ def test_what_the_steps_beside_the_compiler_took_is_told(
     ]
     assert said["beside_steps"] == 40 and said["beside_ns"] == pytest.approx(30e6, rel=0.2)
     assert said["baseline_ns"] == pytest.approx(20e6, rel=0.2)
+
+
+@dataclass
+class Failing:
+    """A plug-in of which kernels have failed, and of which each step has made `calls` passes."""
+
+    calls: int
+    told: list[plugin.Failure]
+
+    def failures(self) -> list[plugin.Failure]:
+        return self.told
+
+    def passes(self, step: int, arm: int) -> int:
+        return self.calls
+
+
+KEY = "abcdefabcdef"
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Callable[..., tuple[list[step_monitor.Fault], Program]]:
+    """What the monitor finds of a step of two regions, of one kernel, and the step's program."""
+
+    def found(calls: int, *failures: plugin.Failure) -> tuple[list[step_monitor.Fault], Program]:
+        config = job_settings.read({"STITCH_STORE": str(tmp_path), "STITCH_SESSION": "s"})
+        native: Any = Failing(calls, list(failures))
+        events = client.Events(config.store, config.session, lambda kind, fields: None)
+        monitor = step_monitor.StepMonitor(config, native, events, lambda *_: None)
+        program = Program("d" * 64)
+        regions = [{"name": name, "add": [{"name": f"{name}/k"}]} for name in ("r1", "r2")]
+        program.artifact = client.Artifact({"key": KEY, "patch": {"regions": regions}}, ())
+        program.kernels = frozenset(("kernel",))
+        instance = Instance(program, 0, ORIGINAL, None, None, can_alternate=True)
+        assert monitor.charge([program]) == []  # no kernel's own fault
+        faults = monitor.faults([program], [instance])
+        assert monitor.faults([program], [instance]) == []  # told once
+        return faults, program
+
+    return found
+
+
+def unfit(region: str, times: int) -> plugin.Failure:
+    node = f"call/stitch/{KEY}/{region}/k"  # of a function that was put into another
+    return plugin.Failure("kernel", node, f"{plugin.GUARD}input 0 has another shape", times)
+
+
+def test_only_the_region_that_does_not_fit_is_left_out(
+    failing: Callable[..., tuple[list[step_monitor.Fault], Program]],
+) -> None:
+    """The other one has the same kernel, and fits."""
+    [fault], program = failing(100, unfit("r2", 50))
+    assert (fault.region, fault.reason, fault.lasting) == ("r2", reasons.GUARD_FAILED, True)
+    assert program.left_out == {"r2": reasons.GUARD_FAILED} and program.failure is None
+
+
+def test_what_fits_in_most_calls_stays_and_is_told(
+    failing: Callable[..., tuple[list[step_monitor.Fault], Program]],
+) -> None:
+    [fault], program = failing(100, unfit("r2", 49), unfit("r1", 7))
+    assert not fault.lasting and program.left_out == {}
+
+
+def test_a_region_that_did_not_fit_may_be_found_wrong(
+    failing: Callable[..., tuple[list[step_monitor.Fault], Program]], tmp_path: Path
+) -> None:
+    """And is left out at the next start too, as what did not fit is not."""
+    wrong = plugin.Failure("kernel", f"stitch/{KEY}/r1/k", f"{plugin.WRONG}2 instead of 1", 1)
+    faults, program = failing(
+        10, unfit("r1", 1), unfit("r2", 10), wrong._replace(node=unfit("r1", 1).node)
+    )
+    assert program.left_out == {"r1": reasons.WRONG_RESULT, "r2": reasons.GUARD_FAILED}
+    assert [fault.lasting for fault in faults] == [True, True]
+    known = crash_breaker.left_out(str(tmp_path), "d" * 64, KEY)
+    assert known == {"r1": "2 instead of 1"}

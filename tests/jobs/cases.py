@@ -2,7 +2,7 @@
 
 Runs are made once for each (script, optimizer, TensorFlow) and shared by the tests of a module; two
 modules, so that two processes have work. The suite must stay short, so only LONG cases run 50 steps
-here, and two scripts each run with SGD and with TensorFlow 2.15: `python -m bench.job_state` judges
+here, two scripts run with SGD and three with TensorFlow 2.15: `python -m bench.job_state` judges
 every script with both optimizers and both versions, to the end.
 """
 
@@ -28,7 +28,7 @@ Case = tuple[str, str, str]
 ADAM: tuple[Case, ...] = tuple((script, "adam", "2.21") for script in SCRIPTS)
 OTHERS: tuple[Case, ...] = (
     *((script, "sgd", "2.21") for script in ("mlp_function", "transformer_fit")),
-    *((script, "adam", "2.15") for script in ("transformer_fit", "tf1_session")),
+    *((script, "adam", "2.15") for script in ("transformer_fit", "tf1_session", "lstm_lm")),
 )
 LONG: tuple[Case, ...] = (("tf1_session", "adam", "2.21"),)
 STEPS = 50

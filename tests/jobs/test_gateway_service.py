@@ -17,7 +17,9 @@ import pytest
 from tests.inject import jobs as injected
 from tests.inject import replicas
 from tests.jobs import judge
-from tests.worker.conftest import Redis, free_port, wait_for
+from tests.ports import free_port
+from tests.waiting import wait_for
+from tests.worker.conftest import Redis
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 STEPS, HELD = 200, 60
@@ -89,13 +91,13 @@ def service(tmp_path: Path) -> Iterator[Service]:
         tmp_path / "ledger.db", "--certificate", certificate, "--certificate-key", key,
         "--token-file", tmp_path / "token", "--port", made.port, "--metrics-port", made.metrics,
     )  # fmt: skip
-    wait_for((store / "public_keys.json").exists, 60, "the signer has told its key")
+    wait_for((store / "public_keys.json").exists, "the signer has told its key")
     yield made
     for process in made.processes:
         process.terminate()
     for process in made.processes:
         try:
-            process.wait(20)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,51 @@ def value(tree: Tree, bindings: dict[str, int]) -> int:
         return bindings[tree]
     right = value(tree.right, bindings) + (tree.operator in DIVIDING)
     return MEANING[tree.operator](value(tree.left, bindings), right)
+
+
+ROW, B, T, WIDTH = map(Variable, "iBTw")
+
+
+def flat(number: Index, dims: tuple[Index, ...], times: Sequence[int] = ()) -> Index:
+    """The position of row `number` in a row-major array of `dims`, by quotients as schedules write
+    them: of the row by its last size, and of that again. Digits from the last on count `times`."""
+    place: Index = 0
+    stride: Index = WIDTH
+    for n, extent in enumerate(reversed(dims)):
+        digit = index.modulo(number, extent) if n < len(dims) - 1 else number
+        often = times[n] if n < len(times) else 1
+        place = index.add(index.multiply(index.multiply(digit, stride), often), place)
+        stride = index.multiply(stride, extent)
+        number = index.floor_divide(number, extent)
+    return place
+
+
+@pytest.mark.parametrize("dims", [(B, 4, T), (B, T), (T, 4, B), (B, T, 3), (B, 2, T, 5)])
+def test_a_row_of_unknown_sizes_is_found_without_a_division(dims: tuple[Index, ...]) -> None:
+    assert index.collapse(index.add(flat(ROW, dims), 7)) == index.add(index.multiply(ROW, WIDTH), 7)
+
+
+@given(trees(), BINDINGS)
+def test_joining_quotients_and_remainders_keeps_the_value(
+    tree: Tree, bindings: dict[str, int]
+) -> None:
+    assert index.evaluate(index.collapse(build(tree)), bindings) == value(tree, bindings)
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 3, "B", "T"]), min_size=1, max_size=4),
+    st.lists(st.sampled_from([1, 1, 2, -1]), max_size=4),
+    st.integers(0, 500),
+    st.integers(1, 5),
+    st.integers(1, 5),
+)
+def test_joined_or_not_a_place_is_the_same(
+    sizes: list[int | str], times: list[int], number: int, b: int, t: int
+) -> None:
+    dims = tuple(Variable(size) if isinstance(size, str) else size for size in sizes)
+    place = index.add(flat(index.add(ROW, 5), dims), flat(ROW, dims, times))
+    bindings = {"i": number, "B": b, "T": t, "w": 3}
+    assert index.evaluate(index.collapse(place), bindings) == index.evaluate(place, bindings)
 
 
 @given(trees(), BINDINGS)

@@ -81,7 +81,7 @@ def gateway(tmp_path: Path) -> Iterator[tuple[str, str]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"https://localhost:{server.server_port}", authority.read_text()
     server.shutdown()
     server.server_close()

@@ -97,6 +97,7 @@ def test_a_request_that_does_not_come_is_waited_for_so_long(
         assert ended(connection, drip)
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_not_kept(port: int, tmp_path: Path) -> None:
     with connected(port, tmp_path) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -125,6 +126,7 @@ def test_one_address_does_not_take_all_connections(port: int, tmp_path: Path) ->
         one.close()
 
 
+@pytest.mark.slow
 def test_silent_connections_do_not_keep_metrics_from_being_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import start_http_server
 
@@ -33,9 +34,12 @@ from stitch_operator.reconciler.records import Speedup, Status
 from stitch_operator.store.app import Metrics as OfStore
 from stitch_operator.webhook.metrics import Metrics as OfWebhook
 from stitchcore.artifact.store import open_store
+from tests import lean
 from tests.operator.gateway import processes
 from tests.operator.gateway.prometheus import asked, runnable, scraping
 from tests.operator.gateway.support import QUEUE, graph, key_of, publish, submission
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "helm" / "stitch" / "files" / "rules.yaml"
@@ -65,7 +69,7 @@ def test_the_charts_files_are_what_the_code_says() -> None:
 
 
 def _path() -> str:
-    return ":".join(str(ROOT / part) for part in ("", "operator", "worker"))
+    return ":".join(lean.SOURCES)
 
 
 @pytest.mark.parametrize("dashboard", ALL, ids=lambda one: str(one.name))
@@ -157,18 +161,18 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     )
     rules.write_text(RULES.read_text() + prices)
     with (
-        processes.redis(processes.free_port(), folder) as broker,
+        processes.redis(free_port(), folder) as broker,
         processes.started(_worker(broker), folder / "worker.log"),
         processes.gateway(folder, broker) as gateway,
         _others() as others,
         scraping(folder, [gateway.metrics, *others], rules) as port,
     ):
-        processes.wait_for("a worker", lambda: asked(port, "sum(stitch_workers) > 0"), 60)
+        wait_for(lambda: asked(port, "sum(stitch_workers) > 0"), "a worker")
         for salt in (1, 2, 3):
             _job(gateway, folder, salt)
         gateway.client.get("/v1/graphs/none", headers={"Authorization": "Bearer no"})
-        processes.wait_for(
-            "the last report", lambda: asked(port, "stitch:cpu_core_seconds_net:sum < 3600 > 0")
+        wait_for(
+            lambda: asked(port, "stitch:cpu_core_seconds_net:sum < 3600 > 0"), "the last report"
         )
         time.sleep(3)
         yield port
@@ -205,10 +209,14 @@ def _job(gateway: processes.Gateway, folder: Path, salt: int) -> None:
     body = submission(data, session=f"s{salt}")
     assert gateway.client.post("/v1/graphs", json=body).status_code == 202
     store.answer(request, {"status": "pending", "stage": "start", "time": time.time()})
-    time.sleep(2.5)  # the gateway looks once a second
+    time.sleep(2.5)  # it has time to save anything
+    wait_for(
+        lambda: _counted(gateway, "stitch_queue_wait_seconds_count") >= salt, "a worker's start"
+    )
     publish(store, request, key, spent={"compile": 0.02, "measure": 0.01}, units={"miss": 2},
             open=["network"], account=salt)  # fmt: skip
     time.sleep(2.5)
+    wait_for(lambda: _counted(gateway, "stitch_compile_duration_seconds_count") >= salt, "its end")
     about = {"session": f"s{salt}", "graph": digest, "key": key}
     outcome = "rolled-back" if salt == 2 else "swap-ok"
     for seq, kind in enumerate(("swap-begin", outcome)):
@@ -219,6 +227,11 @@ def _job(gateway: processes.Gateway, folder: Path, salt: int) -> None:
     assert gateway.client.post("/v1/savings", json=said).status_code == 200
     assert gateway.client.post("/v1/savings", json={**said, "seq": 10, "baseline_ns": 9 * SECOND,
                                "session": "x"}).status_code == 422  # fmt: skip
+
+
+def _counted(gateway: processes.Gateway, name: str) -> float:
+    lines = httpx.get(gateway.metrics, trust_env=False).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 @contextlib.contextmanager
@@ -270,10 +283,12 @@ def _repeated(call: Any) -> Iterator[None]:
 @each_panel
 def test_a_real_prometheus_answers_every_query(running: int, name: str, panel: Panel) -> None:
     for query in panel.queries:
-        found = asked(running, runnable(query.expr))
-        assert found, f"no data: {query.expr}"
-        numbers = [value for _, value in found]
-        assert not all(math.isnan(value) for value in numbers), query.expr
+        expr = runnable(query.expr)
+
+        def answered(expr: str = expr) -> bool:
+            return any(not math.isnan(value) for _, value in asked(running, expr))
+
+        wait_for(answered, f"data: {query.expr}", seconds=60)
 
 
 @pytest.mark.slow
@@ -301,9 +316,14 @@ def test_a_browser_draws_it_from_the_charts_json(running: int, dashboard: Any) -
 def test_figures_agree_with_what_was_reported(running: int) -> None:
     """3 jobs x (1 - 0.1) s, less 3 x 0.03 s spent and 0.5 s waited; on GPUs 2 x 299 + 2 x 59, less
     24 s and 0.25 s."""
-    ((_, net),) = asked(running, "stitch:cpu_core_seconds_net:sum")
-    assert net == pytest.approx(3 * 0.9 - 3 * 0.03 - 0.5)
-    ((_, net),) = asked(running, "stitch:gpu_seconds_net:sum")
-    assert net == pytest.approx(2 * 299 + 2 * 59 - 24.25)
-    ((_, money),) = asked(running, "stitch:money_net:sum")
-    assert money == pytest.approx((2 * 299 * 2.5 + 2.7 * 0.05 - 24.25 * 2.5 - 0.59 * 0.05) / 3600)
+    money = (2 * 299 * 2.5 + 2.7 * 0.05 - 24.25 * 2.5 - 0.59 * 0.05) / 3600
+    for name, right in (
+        ("stitch:cpu_core_seconds_net:sum", 3 * 0.9 - 3 * 0.03 - 0.5),
+        ("stitch:gpu_seconds_net:sum", 2 * 299 + 2 * 59 - 24.25),
+        ("stitch:money_net:sum", money),
+    ):
+
+        def agrees(name: str = name, right: float = right) -> bool:
+            return [value for _, value in asked(running, name)] == [pytest.approx(right)]
+
+        wait_for(agrees, lambda name=name: (name, asked(running, name)), seconds=60)

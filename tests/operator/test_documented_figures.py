@@ -94,7 +94,7 @@ CONTRACTS = [
     ("by 50 at least", groups.MARGIN_STEPS, 50),
     ("One row for each pod heard in the last day", workloads.TOLD_SECONDS, DAY),
     ('"contact" (to a minute)', workloads.CONTACT_SECONDS, MINUTE),
-    ("500 at most, ordered by their last change", workloads.PAGE, 500),
+    ("100 at most, ordered by their last change", workloads.PAGE, 100),
     ("New figures count as a change every 30 s", workloads.FIGURES_SECONDS, 30),
 ]
 ALL = [(page, *one) for page, some in (

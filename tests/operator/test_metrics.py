@@ -269,6 +269,7 @@ def test_workers_are_counted_by_what_the_broker_says() -> None:
     assert shown.get_sample_value("stitch_worker_seconds_total", {"state": "idle"}) == 10
 
 
+@pytest.mark.slow
 def test_reports_replayed_over_kills_add_up_to_the_truth(tmp_path: Path) -> None:
     """A million of them: `python -m bench.replay`, bench/results/replay.md."""
     found = replay(tmp_path / "ledger.sqlite", reports=3000, kills=2, seed=5)

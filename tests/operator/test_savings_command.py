@@ -15,8 +15,9 @@ from prometheus_client import start_http_server
 from stitch_operator.figures import Sample, Sums, bars, figures, plot
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitchcore.cli.main import stitch
-from tests.operator.gateway.processes import free_port, wait_for
 from tests.operator.gateway.prometheus import asked, scraping
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR = 3600
@@ -76,14 +77,14 @@ def test_a_prometheus_says_the_same_also_with_two_pods_of_the_gateway(
     rules = ROOT / "helm" / "stitch" / "files" / "rules.yaml"
     pages = [page, f"http://127.0.0.1:{other.server_port}/metrics"]
     with scraping(tmp_path, pages, rules) as port:
-        wait_for("both pods", lambda: asked(port, "count(stitch_build_info) > 1"))
-        wait_for("the rules", lambda: asked(port, "stitch:gpu_seconds_net:sum"))
+        wait_for(lambda: asked(port, "count(stitch_build_info) > 1"), "both pods")
+        wait_for(lambda: asked(port, "stitch:gpu_seconds_net:sum"), "the rules")
         address = f"http://127.0.0.1:{port}"
 
         def shown() -> Any:
             return json.loads(said("--prometheus", address, "--json", "--days", "0.001").output)
 
-        wait_for("history", lambda: shown()["history"]["gpu"])
+        wait_for(lambda: shown()["history"]["gpu"], "history")
         found = shown()
         check(found)
         ((_, net),) = asked(port, "stitch:gpu_seconds_net:sum")

@@ -1,21 +1,19 @@
-"""Gateways are upgraded one by one, and taken back, under load by clients of both releases.
+"""Parts are upgraded one by one, and taken back, under load by clients of both releases.
 
-The release before is a commit of this repository, made into a folder by `git archive`. Its clients
-and ours (stitchcore/inject, the very modules that jobs run) live whole lives over and over: hand a
-graph in, take the artifact and hold its signature, ask whether they may swap, report what they
-saved. Gateways of both share one ledger meanwhile.
+Clients of the release before (releases.py) and ours (stitchcore/inject, the very modules that jobs
+run) live whole lives over and over: hand a graph in, take the artifact and hold its signature, ask
+whether they may swap, report what they saved. Gateways of both share one ledger meanwhile, workers
+and signers one store, which a server of either release serves. Webhooks and reconcilers:
+tests/cluster/test_upgrades.py.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,13 +30,21 @@ from stitchcore.artifact import sign
 from stitchcore.device.host import host
 from stitchcore.inject import digest
 from tests.operator.gateway.support import submission
-from tests.worker.conftest import wait_for
+from tests.operator.releases import REVISIONS, Balancer, git, release_before
+from tests.operator.releases import before as before
+from tests.waiting import wait_for
 from tests.worker.requests import TF, python_path, tiny_graph
 
-ROOT = Path(__file__).resolve().parents[2]
-BEFORE = "74ecbce"
-"""The release before: moved on with each release. Its ledger is of revision 1.0."""
-GRAPHS = 2
+SIGNERS = ("signer", "signer-2")
+"""Of one release at a time (`Recreate`): in the later one a manifest may have more in it."""
+PARTS: tuple[tuple[str, ...], ...] = (
+    *((one,) for one in kills.GATEWAYS),
+    ("worker",),
+    SIGNERS,
+    ("store",),
+)
+GRAPH_LIVES = 3
+"""After so many lives of a client its graph is a new one, for which worker and signer are asked."""
 LIVES = 3
 """Of each client in each state of the gateways, at least."""
 CLIENT = """
@@ -63,7 +69,9 @@ def until(what):
 end = time.monotonic() + 240
 ready = lambda: (source.answer(digest) or {}).get("status") in ("ready", "refused")
 until(ready)
-key = source.answer(digest)["key"]
+answer = source.answer(digest)
+if answer["status"] != "ready": sys.exit(f"{answer} {said}")
+key = answer["key"]
 artifact = source.fetch(key, digest, given["meta"]["target"])
 assert artifact.libraries
 until(lambda: source.begun(digest, key))
@@ -77,35 +85,6 @@ until(lambda: not source._outbox.waiting)
 source.finish()
 print(json.dumps(said))
 """
-
-
-@pytest.fixture
-def before(tmp_path: Path) -> str:
-    """The sources of the release before, as a PYTHONPATH."""
-    archive = ["git", "-C", str(ROOT), "archive", BEFORE, "stitchcore", "operator", "worker"]
-    made = subprocess.run(archive, capture_output=True)
-    if made.returncode:
-        pytest.fail(f"no release {BEFORE} here (git fetch --unshallow): {made.stderr.decode()}")
-    with tarfile.open(fileobj=io.BytesIO(made.stdout)) as files:
-        files.extractall(tmp_path / "before", filter="data")
-    return ":".join(str(tmp_path / "before" / part) for part in (".", "worker", "operator"))
-
-
-class Balancer(kills.Relay):
-    """As a Service of the cluster: what listens gets the connection."""
-
-    def __init__(self, ports: list[int]) -> None:
-        self._ports = ports
-        super().__init__(ports[0])
-
-    def _joined(self, one: socket.socket) -> None:
-        self._ports.append(self._ports.pop(0))
-        for port in self._ports:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    self._target = port
-                    break
-        super()._joined(one)
 
 
 @dataclass
@@ -132,7 +111,7 @@ class Client(threading.Thread):
             self.lives += 1
 
     def _live(self) -> None:
-        graph = tiny_graph(700 + self.lives % GRAPHS, 64)
+        graph = tiny_graph(700 + self.lives // GRAPH_LIVES, 64)
         folder = self.service.folder / f"{self.name_}-{self.lives}"
         folder.mkdir()
         pod = self.service.api.add(self.name_, "train", {"cpu": "2"}, ago=3600)
@@ -184,24 +163,60 @@ def more_lives(of: list[Client]) -> None:
         assert not any(one.failed for one in of), [one.failed for one in of]
         return all(one.lives >= least for one, least in zip(of, wanted, strict=True))
 
-    wait_for(lived, 400, "lives of both clients")
+    wait_for(lived, "lives of both clients")
 
 
-def replaced(service: kills.Service, name: str, paths: str) -> None:
-    """As a Deployment does: ended in order, then another one, which has to be ready."""
-    part = service.parts[name]
-    assert part.process is not None
-    os.killpg(part.process.pid, signal.SIGTERM)
-    part.process.wait(60)
-    part.paths = paths
-    part.start()
-    url = f"https://localhost:{service.relays[f'job - {name}'].port}"
-    wait_for(lambda: kills._ready(service, url), 120, f"{name} is ready")
+def replaced(service: kills.Service, names: tuple[str, ...], paths: str) -> None:
+    """As a Deployment does: ended in order, then others, which have to be ready."""
+    for part in map(service.parts.__getitem__, names):
+        assert part.process is not None
+        os.killpg(part.process.pid, signal.SIGTERM)
+        part.process.wait(60)
+        part.paths = paths
+    for name in names:
+        service.parts[name].start()
+        _wait_until_ready(service, name)
+
+
+def _wait_until_ready(service: kills.Service, name: str) -> None:
+    at = {**{name: f"job - {name}" for name in kills.GATEWAYS}, "store": "worker - store"}.get(name)
+    if at is not None:
+        url = f"https://localhost:{service.relays[at].port}"
+        wait_for(lambda: kills._ready(service, url), f"{name} is ready")
+
+
+def test_the_release_before_moves_with_tags_and_the_ledger(tmp_path: Path) -> None:
+    def commit(name: str) -> str:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+        git("add", ".", root=tmp_path)
+        me = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+        git(*me, "commit", "-q", "-m", name, root=tmp_path)
+        return git("rev-parse", "HEAD", root=tmp_path).decode().strip()
+
+    def found() -> str:
+        return git("rev-parse", release_before(tmp_path), root=tmp_path).decode().strip()
+
+    git("init", "-q", root=tmp_path)
+    commit("README")
+    with pytest.raises(pytest.fail.Exception, match="git fetch --unshallow"):
+        release_before(tmp_path)
+    first = commit("a")
+    commit(f"{REVISIONS}/ledger_1_1.py")
+    later = commit("b")
+    assert found() == first
+    commit(f"{REVISIONS}/ledger_1_2.py")
+    assert found() == later
+    git("tag", "v0.2.0", root=tmp_path)
+    assert found() == later, "what is tagged now is not before itself"
+    tagged = git("rev-parse", "HEAD", root=tmp_path).decode().strip()
+    commit("c")
+    assert found() == tagged
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)
-def test_gateways_are_upgraded_and_taken_back_one_by_one(tmp_path: Path, before: str) -> None:
+def test_parts_are_upgraded_and_taken_back_one_by_one(tmp_path: Path, before: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting the store's volume needs root: run as root")
     folder = tmp_path / "s"
@@ -209,8 +224,8 @@ def test_gateways_are_upgraded_and_taken_back_one_by_one(tmp_path: Path, before:
     with kills.serving(folder, {}, before) as service, clients(service, before) as both:
         more_lives(both)
         for paths in (python_path(), before):
-            for name in kills.GATEWAYS:
-                replaced(service, name, paths)
+            for names in PARTS:
+                replaced(service, names, paths)
                 more_lives(both)
         for one in both:
             one.end.set()

@@ -146,7 +146,7 @@ def served(folder: Path) -> Iterator[tuple[str, list[str]]]:
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), partial(Handler, directory=str(folder))
     ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()
 

@@ -171,6 +171,45 @@ def test_a_page_of_a_jobs_step_says_what_the_job_measured() -> None:
         parts=alone))).texts["h2"][0]  # fmt: skip
 
 
+def test_the_bar_of_a_step_is_its_speed_up_with_its_interval() -> None:
+    """What a reader measures on the bar is the figure beside it."""
+    page = render.html(Report("r", "cpu"), measured=measured(seconds_after=10e-3 / 1.25))
+    bars = page[page.index('aria-label="A step') - 600 :]
+    found = dict(re.findall(r'class="(bar-\w+)"[^>]*? width="([\d.]+)"', bars))
+    assert float(found["bar-before"]) / float(found["bar-after"]) == pytest.approx(1.25)
+    [(low, across)] = re.findall(r'bar-bounds"[^>]*? x="([\d.]+)" width="([\d.]+)"', page)
+    ends = (float(low), float(low) + float(across))
+    assert ends == pytest.approx((100 / 1.3, 100 / 1.2), abs=0.02)
+    assert "A step: 10 ms before, 8 ms after, 95 %: 7.69 ms to 8.33 ms" in page
+
+
+@pytest.mark.parametrize(
+    ("speedup", "says"),
+    [((1.25, 1.2, 1.3), "It helps: "), ((0.9, 0.8, 0.95), "It is slower: "),
+     ((1.25, 0.9, 1.6), "Not shown to help: ")],
+)  # fmt: skip
+def test_the_first_sentence_says_whether_it_helped(
+    speedup: tuple[float, float, float], says: str
+) -> None:
+    told = measured(speedup=speedup)
+    assert view.view(samples.hostile(), measured=told).headline.how.startswith(says)
+
+
+def test_a_jobs_page_has_no_estimate_beside_what_was_measured() -> None:
+    """One of 88.5 ms stood beside a step of 47.3."""
+    report = Report("r", "cpu", seconds_before=88.5e-3, seconds_after=6.7e-3)
+    assert "as estimated" in render.html(report)
+    assert "as estimated" not in render.html(report, measured=measured())
+
+
+def test_a_regions_time_after_is_its_speed_ups() -> None:
+    proof = {"seconds": {"framework": 6e-3, "stitched": 1e-3}, "ratio": [0.25, 0.5, 1.0]}
+    report = Report("r", "cpu", regions=(ReportRegion("k", "k", 3, True, proof=proof),))
+    row = sections.regions(view.view(report))
+    assert ">6 ms<" in row and ">3 ms<" in row and ">1 ms<" not in row
+    assert "2.000 [1.000, 4.000]" in row
+
+
 def test_a_page_without_a_speed_up_says_why() -> None:
     why = "Runs as it was, slower"
     made = view.view(samples.hostile(), measured=measured(speedup=None, verdict=why))

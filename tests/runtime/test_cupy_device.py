@@ -98,6 +98,7 @@ def device(uses: Uses, monkeypatch: pytest.MonkeyPatch) -> cupy_device.CupyDevic
     return cupy_device.CupyDevice()
 
 
+@pytest.mark.slow
 def test_a_graph_keeps_the_memory_of_its_temporaries(
     device: cupy_device.CupyDevice, uses: Uses
 ) -> None:

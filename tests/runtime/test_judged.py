@@ -248,6 +248,7 @@ def test_a_decision_that_rounding_does_not_turn_is_wrong() -> None:
     assert list(found) == ["decided on 0", "decisions"]
 
 
+@pytest.mark.slow
 def test_decisions_are_read_from_what_kernels_wrote(standin: Standin) -> None:
     module = workloads.module("mlp_nodrop_train")
     given = whole.arguments(module)

@@ -92,6 +92,7 @@ def searched() -> schedules.Searched:
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here", "needs_nvrtc")
 def test_where_the_gpu_is_the_quickest_of_the_best_is_kept() -> None:
     found = searched()

@@ -7,19 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stitchcore.sandbox import isolate
+from tests.waiting import wait_for
 
 LIMITS = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=60)
 
 
-def finished(child: isolate.Child, seconds: float = 30) -> int:
+def finished(child: isolate.Child, seconds: float = 120) -> int:
     try:
         return child.process.wait(seconds)
     finally:
@@ -30,18 +29,9 @@ def output(code: str, limits: isolate.Limits = LIMITS, **environment: str) -> st
     """What Python code prints in an isolated child."""
     argv = [sys.executable, "-I", "-c", code]
     child = isolate.command(argv, limits, environment=environment, stdout=subprocess.PIPE)
-    printed, _ = child.process.communicate(timeout=60)
+    printed, _ = child.process.communicate(timeout=240)
     child.stop()
     return printed.decode()
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_the_environment_is_empty_but_for_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +55,7 @@ def test_gpus_are_seen_by_whom_they_are_given(
     code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {names}]))"
     argv = [sys.executable, "-I", "-c", code]
     child = isolate.command(argv, LIMITS, stdout=subprocess.PIPE, gpus=gpus)
-    printed, _ = child.process.communicate(timeout=60)
+    printed, _ = child.process.communicate(timeout=240)
     child.stop()
     assert json.loads(printed) == visible
 
@@ -135,7 +125,7 @@ print(names, said)
         direct = subprocess.run([sys.executable, "-c", code, port], capture_output=True, text=True)
         assert direct.stdout.strip().endswith("connected")
         child = isolate.command([sys.executable, "-c", code, port], LIMITS, stdout=subprocess.PIPE)
-        printed, _ = child.process.communicate(timeout=30)
+        printed, _ = child.process.communicate(timeout=240)
         child.stop()
     assert printed.decode().strip() == "['lo'] unreachable"
 
@@ -194,7 +184,7 @@ print("ready", flush=True); time.sleep(60)
     child = isolate.command([sys.executable, "-c", code], few, stdout=subprocess.PIPE)
     try:
         # A user namespace makes the kernel's own limit exact; root is watched.
-        assert until(lambda: child.poll() is not None or "threads" in (child.exceeded() or ""))
+        wait_for(lambda: child.poll() is not None or "threads" in (child.exceeded() or ""))
         assert child.late()
     finally:
         child.stop()
@@ -218,9 +208,9 @@ def test_a_daemon_is_counted_and_killed() -> None:
     child = isolate.command([sys.executable, "-c", DAEMON], LIMITS, stdout=subprocess.PIPE)
     assert child.process.stdout is not None
     daemon = int(child.process.stdout.readline())
-    assert until(lambda: daemon in isolate.tree(child.process.pid))
+    wait_for(lambda: daemon in isolate.tree(child.process.pid))
     child.stop()
-    assert until(lambda: not Path(f"/proc/{daemon}").exists(), 5)
+    wait_for(lambda: not Path(f"/proc/{daemon}").exists(), seconds=30)  # it sleeps for 60
     child.stop()  # may be called again
 
 
@@ -236,6 +226,6 @@ child.process.stdout.readline()
 print(child.process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     number = int(done.stdout)
-    assert until(lambda: not isolate.tree(number), 5)
+    wait_for(lambda: not isolate.tree(number), seconds=30)  # it sleeps for 60

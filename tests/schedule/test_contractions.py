@@ -36,6 +36,7 @@ from tests.schedule.modules import (
     scalar,
     whole,
 )
+from tests.tiers import slow_but
 
 CPU, GPU = DEVICES["cpu-x86-64-v3"], DEVICES["sm_80"]
 DEAR = replace(CPU, gemm=Gemm(Call(1.0, 1e12), Call(1.0, 1e12), 1e9))
@@ -137,6 +138,7 @@ def chains(draw: st.DrawFn) -> Module:
     return module_of([v for v in values if v in outputs], parameters_)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(chains(), st.sampled_from(["cpu-x86-64-v3", "sm_80"]), st.integers(0, 99))
 def test_products_of_products_are_right(module: Module, target: str, seed: int) -> None:
@@ -157,9 +159,12 @@ def test_products_of_products_are_right(module: Module, target: str, seed: int) 
     agree.assert_close(evaluate(expanded, given_), expected, kernel)
 
 
+TILED = [(33, 300, 70), (5, 17, 100), (64, 512, 16), (70, 64, 256), (40, 50, 600)]
+
+
 @pytest.mark.parametrize(
     ("rows", "contracted", "columns"),
-    [(33, 300, 70), (5, 17, 100), (64, 512, 16), (70, 64, 256), (40, 50, 600)],
+    slow_but((5, 17, 100), of=TILED),
 )
 def test_tiles_of_several_rows_are_right(rows: int, contracted: int, columns: int) -> None:
     """As C: terms that are no multiple of what a lane takes together, rows that are none of a

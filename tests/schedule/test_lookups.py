@@ -20,6 +20,7 @@ from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.dim import symbol
 from stitchcore.hlo.ir.instruction import Instruction, instruction
 from stitchcore.hlo.ir.shape import DTYPES, Shape
+from stitchcore.hlo.transforms.simplify import simplify
 from stitchcore.loop_ir.index import Variable
 from stitchcore.loop_ir.layout import is_vector_access
 from stitchcore.loop_ir.nodes import (
@@ -131,6 +132,36 @@ def test_a_reduction_that_is_looked_up_ends_a_phase() -> None:
               ids: random.integers(-50, 450, 300).astype(np.int32)}  # fmt: skip
     kernel = check(pattern, module, [arrays[v] for v in pattern.inputs], compiled=True)
     assert len(kernel.phases) == 2
+
+
+def test_a_lookup_in_the_table_of_its_own_batch() -> None:
+    """As tf2xla writes it: an index vector begins with where it is itself."""
+    tables, ids = parameter(0, (6, 4, 31)), parameter(1, (6, 4, 16), "s32")
+    dims = (6, 4, 16, 1)
+    vectors = [
+        builder.iota("s32", dims, 0),
+        builder.iota("s32", dims, 1),
+        builder.reshape(ids, dims),
+    ]
+    looked = builder.gather(
+        apply(op.TANH, tables),
+        builder.concatenate(vectors, 3),
+        [0, 1, 2],
+        (1, 1, 1),
+        vector_dim=3,
+        offset_dims=[],
+        collapsed=[0, 1, 2],
+    )
+    module = simplify(module_of([apply(op.NEGATE, looked)], [tables, ids])).module
+    pattern = whole(module)
+    assert not {v.opcode for v in pattern.instructions} & {op.IOTA, op.CONCATENATE}
+    random = np.random.default_rng(6)
+    values = random.normal(size=(6, 4, 31)).astype(np.float32)
+    places = random.integers(-2, 33, (6, 4, 16)).astype(np.int32)
+    arrays = {tables: values, ids: places}
+    check(pattern, module, [arrays[v] for v in pattern.inputs], compiled=True)
+    expected = -np.take_along_axis(np.tanh(values), places.clip(0, 30), axis=2)
+    np.testing.assert_allclose(evaluate(module, [values, places])[0], expected, rtol=1e-6)
 
 
 def test_two_components_and_a_slice_in_the_middle() -> None:

@@ -164,7 +164,7 @@ def test_deep_chain_is_cut_into_lane_loops_over_the_rows_of_a_task() -> None:
     assert lane_loops(kernel, 0) > 4
 
 
-@pytest.mark.parametrize("rows", [1, 7, 300])
+@pytest.mark.parametrize("rows", tiers.slow_but(1, 7, of=[1, 7, 300]))
 def test_symbolic_rows(rows: int) -> None:
     outputs = layer_norm_gradient(dim.symbol("B"), 40)
     module = module_of(outputs, parameters_of(outputs), ("B",))
@@ -191,7 +191,7 @@ def test_long_rows_are_split_over_tasks_and_combined() -> None:
     assert kernel.phases[0].sections[0].tasks >= 4  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f64"])
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2", "bf16", "f16", "f64"])
 def test_softmax_in_other_float_types(dtype: str) -> None:
     dims = (20, 33)
     x = parameter(0, dims, dtype)

@@ -23,6 +23,7 @@ from tests.schedule.modules import (
     reduce,
     whole,
 )
+from tests.tiers import slow_but
 
 OFF = {"short_piece": 0}
 
@@ -50,15 +51,15 @@ def rows_inside(kernel: Kernel) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("dims", "over"),
-    [
-        ((6, 40, 49), (0, 2)),
-        ((64, 5, 9, 16), (1, 3)),
-        ((300, 33, 4), (0, 2)),
-        ((2, 700, 3), (0, 2)),
-    ],
-)
+ROWS = [
+    ((6, 40, 49), (0, 2)),
+    ((64, 5, 9, 16), (1, 3)),
+    ((300, 33, 4), (0, 2)),
+    ((2, 700, 3), (0, 2)),
+]
+
+
+@pytest.mark.parametrize(("dims", "over"), slow_but(ROWS[0], of=ROWS))
 @pytest.mark.parametrize(
     ("dtype", "opcode"), [("f32", op.ADD), ("f16", op.ADD), ("s32", op.MAXIMUM)]
 )
@@ -101,6 +102,7 @@ def middles(dims: tuple[int, ...]) -> Kernel:
     return kernel_of([reduce(x, (1,)), reduce(x, (2,), op.MAXIMUM)], [x])
 
 
+@pytest.mark.slow
 def test_a_task_adds_up_the_pieces_beside_its_lanes() -> None:
     tasks = [section.tasks for section in middles((40, 9, 12, 20)).phases[0].sections]
     assert tasks == [40, 40 * 9]

@@ -54,7 +54,7 @@ def subject(name: str, number: int, device: Device, smallest: int) -> tuple[Patt
     [
         ("softmax_grad", 0, CPU, 16, 1),
         pytest.param("softmax_grad", 0, SMALL_GPU, 16, 10, marks=pytest.mark.slow),
-        ("layernorm_gelu_grad", 0, SMALL_GPU, 16, 10),
+        pytest.param("layernorm_gelu_grad", 0, SMALL_GPU, 16, 10, marks=pytest.mark.slow),
         pytest.param("mlp_train", 3, SMALL_GPU, 0, 20, marks=pytest.mark.nightly),
         pytest.param("mlp_train", 4, SMALL_GPU, 16, 10, marks=pytest.mark.slow),
         pytest.param("softmax_grad", 0, CPU, 0, 4, marks=pytest.mark.slow),

@@ -21,15 +21,20 @@ Array = NDArray[Any]
 NUMPY: dict[str, Any] = {
     "float32": np.float32, "float64": np.float64, "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16, "bool": np.bool_,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2,
     **{name: np.dtype(name).type for name in
        ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
 }  # fmt: skip
-FLOATS = ("float32", "float64", "bfloat16", "float16")
+FLOATS = ("float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 CLASSES = ("ordinary", "nan", "inf", "zeros", "denormal", "extreme", "empty")
 WRONG_LABELS = {"label -1": (-1,), "label = classes": (0,), "labels far out": (-7, 2**31 - 9, -300)}
 """Classes of wrong labels, relative to 0 where negative, else to the number of classes."""
 CLASSES = (*CLASSES, *WRONG_LABELS)
 SHAPE = (6, 8)
+
+
+TIES = (464.0, 465.0, 61440.0, 61439.0, 17 / 16 + 2**-40, 1.5 * 2**-9, 0.75 * 2**-16, 2**-10)
+"""Where float8 rounds, from which on it does not hold a number, what float32 would round before."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +397,8 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
         if case.classes and number == 1:
             arrays.append(_labels(generator, NUMPY[dtype], extents, kind, case.classes))
             continue
-        arrays.append(_values(generator, dtype, extents, kind, number))
+        ties = TIES if case.operation == "Cast" else ()
+        arrays.append(_values(generator, dtype, extents, kind, number, ties))
     return arrays
 
 
@@ -408,7 +414,12 @@ def _labels(
 
 
 def _values(
-    generator: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: str, number: int
+    generator: np.random.Generator,
+    dtype: str,
+    shape: tuple[int, ...],
+    kind: str,
+    number: int,
+    ties: tuple[float, ...],
 ) -> Array:
     numpy = NUMPY[dtype]
     if dtype == "bool":
@@ -428,7 +439,7 @@ def _values(
             "inf": [np.inf, -np.inf, 1.0, 0.0, -1.0],
             "zeros": [0.0, -0.0, 1.0, -1.0],
             "denormal": [tiny / 4, -tiny / 4, tiny, 1.0, 0.0],
-            "extreme": [large, -large, tiny, -tiny, large / 3, 90.0, -90.0, 1.0],
+            "extreme": [large, -large, tiny, -tiny, large / 3, 90.0, -90.0, 1.0, *ties],
         }.get(kind, [])
     if specials:
         # Each pair of specials meets: the second input runs through them at another pace.

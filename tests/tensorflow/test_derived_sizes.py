@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
 
-from stitchcore.errors import Refused
+from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.ir.dim import Dim, evaluate
 from stitchcore.tensorflow import symbolic_sizes
 from stitchcore.tensorflow.lower import lower, subgraph
@@ -66,3 +66,45 @@ def test_a_region_holds_a_size_and_what_is_derived_of_it() -> None:
     assert (32 * 16, 4) in [result.shape for result in results]
     with pytest.raises(Refused):
         lower(replace(function, points=()))
+
+
+def framed(length: int) -> Any:
+    """Frames of a wave: a short one has none."""
+    with tf.Graph().as_default() as graph:
+        wave = tf.compat.v1.placeholder(tf.float32, [None, None], name="sound")
+        frames = tf.signal.frame(wave, length, length // 2)
+        tf.exp(tf.sin(frames) + 1.0, name="framed")
+        return graph.as_graph_def(add_shapes=True)
+
+
+@pytest.mark.parametrize(("length", "factor"), [(20, 1), (100, 9), (1000, 65), (9000, 513)])
+def test_sizes_are_taken_at_which_nothing_is_empty(length: int, factor: int) -> None:
+    """Of the wave's length alone: each row more is as much work again."""
+    cut = partition(framed(length), ("framed",))
+    batch, time = sizes_of(cut, "sound")
+    rows, frames, width = sizes_of(cut, "framed")
+    assert rows == batch and width == length and frames not in (time, None)
+    assert all(evaluate(frames, point) > 0 for point in cut.sizes.points)
+    assert cut.sizes.enlarged == ({str(time): factor} if factor > 1 else {})
+    assert cut.sizes.judged[str(batch)] == symbolic_sizes.JUDGED_SIZE
+    assert cut.sizes.judged[str(time)] == symbolic_sizes.JUDGED_SIZE * factor
+
+
+def test_what_is_empty_at_any_size_is_left_unknown() -> None:
+    cut = partition(framed(100_000), ("framed",))
+    assert sizes_of(cut, "framed")[1] is None
+    reasons = {refusal.subject: refusal.reason for refusal in cut.refusals}
+    assert reasons["framed"] is Reason.DOES_NOT_UNIFY
+
+
+def test_a_region_is_lowered_and_judged_where_its_sizes_are_positive() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 8], name="x")
+        tf.exp(tf.sin(x[:, :-50]) + 1.0, name="e")
+        cut = partition(graph.as_graph_def(add_shapes=True), ("e",))
+    [region] = cut.regions
+    function = subgraph(cut, region)
+    assert set(lower(function).module.symbols) == set(function.symbols)
+    shapes = [[evaluate(dim, function.judged) for dim in a.dims] for a in function.arguments]
+    results = runner(function)([np.ones(shape, np.float32) for shape in shapes])
+    assert all(result.size for result in results)

@@ -53,6 +53,11 @@ def written(dims: Mapping[str, Dim]) -> str:
         ((lambda a, b: a in (1, b),), "a=a b=a c=c d=d", "a"),
         ((lambda a, b: a == b, lambda b, c: meets(b, c)), "a=a b=a c=a d=d", "a"),
         ((lambda a, b, c: a == b == c,), "a=a b=a c=a d=d", "a"),  # seen only when all are there
+        # two that meet in what waits for a third
+        ((lambda a, b, c: a == b,), "a=a b=a c=c d=d", "a"),
+        ((lambda a, b, c, d: a == b,), "a=a b=a c=c d=d", "a"),
+        ((lambda a, b, c, d: a == c and b == d,), "a=a b=b c=a d=b", "ab"),
+        ((lambda a, b, c, d: a == d and b == c,), "a=a b=b c=b d=a", "ab"),
         ((lambda a, b: b == 2 * a,), "a=a b=2*a c=c d=d", "a"),
         ((lambda a, b: a == 3 * b,), "a=3*a b=a c=c d=d", "a"),
         ((lambda a, b, c: c == a + b,), "a=a b=b c=a+b d=d", "ab"),
@@ -278,3 +283,21 @@ def test_what_takes_a_reference_keeps_its_shape() -> None:
     known = dims_of(symbolic_sizes.resolve(definition))
     assert known["moved"] == known["some"] == (8,)
     assert leading(known, "sum") == leading(known, "x") is not None
+
+
+def test_parts_of_a_list_have_sizes_of_their_own() -> None:
+    """Their shape function makes one unknown size for all of them, which Grappler takes for one."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [40, 8], name="x")
+        which = tf.compat.v1.placeholder(tf.int32, [40], name="which")
+        for number, part in enumerate(tf.dynamic_partition(x, which, 2, name="parts")):
+            tf.exp(part, name=f"e{number}")
+        definition = graph.as_graph_def(add_shapes=True)
+    for node in definition.node:
+        for shape in node.attr["_output_shapes"].list.shape:
+            for dim in shape.dim:
+                dim.size = dim.size if dim.size >= 0 else -7
+    sizes = symbolic_sizes.resolve(definition)
+    dims = dims_of(sizes)
+    assert None not in (*dims["e0"], *dims["e1"]) and dims["e0"][0] != dims["e1"][0]
+    assert {dims["e0"][0], dims["e1"][0]} == {*sizes.dims}

@@ -96,7 +96,9 @@ def test_its_kernel_has_no_check_to_raise_on_a_gpu() -> None:
 EXTREME = (NAN, INF, -INF, 1e20, -1e20, 2.0**31, -(2.0**31), 2147483520.0, -3.99, 3.99, -0.0, 0.5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+)
 def test_a_float_becomes_an_integer_as_cuda_converts_it(dtype: str) -> None:
     """PTX ISA, cvt: NaN is 0, what is out of range is the nearest that is in it."""
     x = tf.cast(tf.constant(EXTREME, tf.float64), dtype).numpy()

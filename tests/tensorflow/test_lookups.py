@@ -18,7 +18,7 @@ from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
 from stitchcore.hlo.ir.dim import symbols_of
-from stitchcore.inject import digest
+from stitchcore.inject import digest, redact
 from stitchcore.inject import patch as job_patch
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
@@ -91,10 +91,11 @@ def test_indices_that_the_step_computes_are_of_an_earlier_region(
         (looked_up, (tf.TensorSpec([ROWS, 0], tf.float32), IDS), Reason.DATA_DEPENDENT_ERROR),
         (looked_up, (TABLE, tf.TensorSpec([64], tf.int16)), Reason.UNSUPPORTED_TYPE),
         (lambda t, i: tf.gather(t * 2.0, i, axis=1, batch_dims=1),
-         (TABLE, tf.TensorSpec([ROWS, 3], tf.int32)), Reason.DATA_DEPENDENT_ERROR),
+         (tf.TensorSpec([ROWS, None], tf.float32), tf.TensorSpec([ROWS, 3], tf.int32)),
+         Reason.DATA_DEPENDENT_ERROR),
         (looked_up, (tf.TensorSpec([2**20 + 1, 15], tf.float32), IDS), Reason.MEMORY),
     ],
-    ids=["rows unknown", "empty rows", "type", "batch", "table too large"],
+    ids=["rows unknown", "empty rows", "type", "rows of a batch unknown", "table too large"],
 )  # fmt: skip
 def test_what_cannot_be_verified_stays(
     model: Callable[..., tf.Tensor], given: tuple[tf.TensorSpec, ...], expected: Reason
@@ -113,7 +114,7 @@ def test_a_lookup_that_its_indices_do_not_wait_for_stays() -> None:
     def model(table: tf.Tensor, ids: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
         no, yes = tf.raw_ops.Switch(data=table * 2.0, pred=taken)
         chosen = tf.gather(yes, ids) * 2.0
-        return tf.raw_ops.Merge(inputs=[chosen + 1.0, tf.gather(no, [[1] * 4] * 64)])[0]
+        return tf.raw_ops.Merge(inputs=[chosen + 1.0, tf.gather(no, ids)])[0]
 
     parts = cut(model, TABLE, IDS, tf.TensorSpec([], tf.bool, "taken"))
     names = {node.name for node in parts.graph.nodes if node.op == "GatherV2"}
@@ -168,6 +169,20 @@ def test_a_sum_of_as_many_segments_as_there_are_ids_is_a_member() -> None:
     assert region_of(parts, "sums") == region_of(parts, "Exp") == region_of(parts, "mul")
     whole, [verifier] = patched(parts)
     assert verifier.input[2] == "strided_slice" in [node.name for node in whole.node]
+
+
+def test_a_verifier_counts_segments_in_the_sums_own_type() -> None:
+    """A ragged tensor's rows are counted in int64."""
+
+    def model(values: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        unique, groups = tf.unique(ids)
+        return summed(values, groups, tf.size(unique, tf.int64))
+
+    parts = cut(model, VALUES, GROUPS)
+    whole, [verifier] = patched(parts)
+    count = next(node for node in whole.node if node.name == verifier.input[2])
+    kept = tf.dtypes.as_dtype(count.attr["out_type"].type)
+    assert tf.dtypes.as_dtype(verifier.attr["Tnumsegments"].type) == kept == tf.int64
 
 
 def test_a_sum_whose_count_waits_for_its_region_stays() -> None:
@@ -376,3 +391,67 @@ def test_a_verifier_has_as_many_rows_as_the_axis() -> None:
     whole, [verifier] = patched(cut(model, TABLE, tf.TensorSpec([7], tf.int32, "ids")))
     [table] = [node for node in whole.node if node.name == verifier.input[0]]
     assert tf.make_ndarray(table.attr["value"].tensor).shape == (WIDTH,)
+
+
+def test_indices_that_are_rows_whatever_they_are_computed_of_need_no_verifier() -> None:
+    def model(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        return looked_up(table, tf.math.floormod(ids * 7, ROWS))
+
+    parts = cut(model, TABLE, IDS)
+    assert region_of(parts, "FloorMod") < region_of(parts, "GatherV2")
+    _, verifiers = patched(parts)
+    assert not verifiers
+
+
+@pytest.mark.parametrize("most", [ROWS - 1, ROWS])
+def test_a_constant_whose_values_were_taken_out_still_tells_its_range(most: int) -> None:
+    """What the worker is given: a Placeholder with the least and the greatest."""
+    places = np.linspace(0, most, 300).astype(np.int32)
+
+    def model(table: tf.Tensor) -> tf.Tensor:
+        return looked_up(table, tf.broadcast_to(tf.constant(places), [5, 300]))
+
+    graph = redact.structure(cut(model, TABLE).request)
+    assert "Placeholder" in {node.op for node in graph.node}
+    parts = partition(graph, ["result"])
+    _, verifiers = patched(parts)
+    if most < ROWS:
+        assert region_of(parts, "BroadcastTo") == region_of(parts, "GatherV2")
+        assert not verifiers
+    else:
+        assert region_of(parts, "GatherV2") == region_of(parts, "add") and len(verifiers) == 1
+
+
+def test_what_a_proof_would_draw_need_be_no_row_after_arithmetic() -> None:
+    """A region's inputs are drawn as rows; what it adds to one need be none, so sums are known
+    before."""
+
+    def model(table: tf.Tensor) -> tf.Tensor:
+        offsets = tf.constant(np.arange(-80, 80, dtype=np.int32).reshape(80, 2))
+        return looked_up(table, offsets + 81)
+
+    parts = partition(redact.structure(cut(model, TABLE).request), ["result"])
+    indices = parts.graph.data[parts.graph.number["GatherV2"]][1]
+    assert indices.node not in parts.regions[region_of(parts, "GatherV2")].members
+    assert not patched(parts)[1]
+
+
+@pytest.mark.parametrize("batch", [6, None])
+def test_a_lookup_in_the_table_of_its_own_batch_is_a_member(batch: int | None) -> None:
+    def model(tables: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        return tf.exp(tf.gather(tables * 2.0, ids, axis=2, batch_dims=1)) + 1.0
+
+    tables = tf.TensorSpec([batch, 3, 40, 9], tf.float32, "tables")
+    parts = cut(model, tables, tf.TensorSpec([batch, 70], tf.int32, "ids"))
+    assert region_of(parts, "GatherV2") == region_of(parts, "add") == region_of(parts, "mul")
+    graph, verifier = with_verifier(parts)
+    ids = np.full((6, 70), 39, np.int32)
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(verifier, {"ids:0": ids})
+        ids[4, 2] = -1
+        with pytest.raises(tf.errors.InvalidArgumentError) as ours:
+            session.run(verifier, {"ids:0": ids})
+    with pytest.raises(tf.errors.InvalidArgumentError) as theirs:
+        tf.gather(np.zeros((6, 3, 40, 9)), ids, axis=2, batch_dims=1)
+    message = "indices[4,2] = -1 is not in [0, 40)"
+    assert message in ours.value.message and message in theirs.value.message

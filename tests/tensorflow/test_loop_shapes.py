@@ -58,6 +58,7 @@ def recurrence(x: Any, w: Any) -> Any:
     return tape.gradient(loss, w)
 
 
+@pytest.mark.slow
 def test_a_recurrence_of_unknown_batch_and_time_is_followed_there_and_back() -> None:
     graph = lowered(recurrence, (None, None, 8), (8, 8))
     (input_dims,) = (d for d in dims(graph, "Placeholder") if d is not None and len(d) == 3)

@@ -156,6 +156,7 @@ def test_no_part_is_made_where_cuts_do_not_help() -> None:
     assert done == Fitted(whole, tuple(chosen), (), ())
 
 
+@pytest.mark.slow
 def test_a_part_that_no_kernel_covers_is_left_to_the_framework() -> None:
     refused: list[str] = []
 

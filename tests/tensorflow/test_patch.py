@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,6 +126,26 @@ def test_rows_of_batch_times_length_are_one_size() -> None:
     written, function = patched(cut)
     assert function.symbols == ("size0",)
     assert any(node.op == "StitchedFusion" for node in added(written))
+
+
+def test_a_view_of_two_unknown_sizes_stays() -> None:
+    """Rows are batch and length again, for the region and for others. No Reshape of ours could make
+    that of the region's input: it takes one unknown size."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 64], name="x")
+        w = tf.compat.v1.placeholder(tf.float32, [64, 256], name="w")
+        rows = tf.matmul(tf.reshape(x, [-1, 64]), w)
+        sizes = tf.concat([tf.shape(x)[:2], [256]], 0)
+        viewed = tf.reshape(rows, sizes, name="viewed")
+        tf.tanh(tf.tanh(viewed) * 2.0, name="result")
+        tf.identity_n([viewed])
+        definition = graph.as_graph_def(add_shapes=True)
+    cut = partition(definition, ["result", "IdentityN"])
+    cut = replace(cut, regions=tuple(r for r in cut.regions if "viewed" in r.name))
+    [region] = patched(cut)[0].regions
+    ids = digest.number(cut.request, cut.preserve).ids
+    assert ids["result"] in region.remove and ids["viewed"] not in region.remove
+    assert [edge[0] for edge in region.rewire if ":" in edge[0]] == [f"{ids['result']}:0"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from functools import lru_cache
 import pytest
 
 from bench import sass
+from stitchcore.fusion.instructions import NARROWED
 from stitchcore.hlo.ir import opcodes
 from stitchcore.toolchain import nvrtc
 
@@ -100,3 +101,14 @@ def test_the_opcode_table_says_what_nvrtc_makes() -> None:
             assert said <= whole, LOOSE[name]
     assert not wrong
     assert len(added()) > 25
+
+
+def test_what_rounding_to_a_narrow_type_takes() -> None:
+    source = kernel("nothing", "x + y + z")
+    for dtype in NARROWED:
+        source += kernel(dtype, f"st_round_{dtype}(x) + y + z")
+    found = classes(source)
+    for dtype, said in NARROWED.items():
+        more = {name: count - found["nothing"][name] for name, count in found[dtype].items()}
+        assert abs(more["integer"] - said.integer) <= 1 and more["float32"] == said.float32, dtype
+        assert more["special"] == more["memory"] == 0

@@ -11,6 +11,7 @@ from stitchcore.toolchain import cuda_compiler, launch_bounds
 from stitchcore.toolchain.launch_bounds import MOST_REGISTERS
 from tests.fusion.test_exhaustive import load
 from tests.fusion.test_mechanisms import planned
+from tests.tiers import slow_but
 
 WORKLOADS = ["crnn_infer", "bert_infer", "transformer_dec_step"]
 pytestmark = pytest.mark.usefixtures("needs_nvrtc")
@@ -25,7 +26,7 @@ def budget(target: str, blocks: int) -> int:
     return min(registers // GRANULE * GRANULE, MOST_REGISTERS)
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("target", slow_but("sm_80", of=["sm_80", "sm_90"]))
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_cubins_keep_the_bound_that_was_assumed(name: str, target: str) -> None:
     kernels = planned(load(name), ALL, target).kernels
@@ -40,6 +41,7 @@ def test_cubins_keep_the_bound_that_was_assumed(name: str, target: str) -> None:
     assert len({fit.bound for fit in fits}) > 1  # not one bound for all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_without_a_bound_registers_go_beyond_it(
     monkeypatch: pytest.MonkeyPatch, target: str

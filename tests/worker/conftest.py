@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,9 @@ import pytest
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.sandbox import isolate
 from stitchcore.service.queues import TASK, queue_arguments, queue_name
+from tests.ports import free_port
+from tests.waiting import wait_for
 from tests.worker.requests import TF, python_path
-
-
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """The first true value of `condition`, asked now and then."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 @dataclass
@@ -48,7 +39,7 @@ class Redis:
         command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self.folder)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        wait_for(self._answers, 20, "redis-server answers")
+        wait_for(self._answers, "redis-server answers")
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
@@ -61,12 +52,6 @@ class Redis:
             self.process.kill()
             self.process.wait()
             self.process = None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store
 from stitchcore.device.host import host
 from stitchcore.inject import digest
+from tests import lean
 
 TF = "2.21"
 
@@ -67,6 +67,5 @@ def submit(store: Store, graph: Any, meta: dict[str, Any] | None = None, key: st
 
 
 def python_path() -> str:
-    """The source roots of this tree, for processes started by tests."""
-    root = Path(__file__).resolve().parents[2]
-    return ":".join(str(root / part) for part in (".", "worker", "operator"))
+    """For processes of the service that tests start."""
+    return ":".join(lean.SOURCES)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from stitch_worker.children import Local
 from stitch_worker.compiling import Job, Spent, compile_alone
 from stitchcore.errors import Refusal
 from stitchcore.sandbox import isolate
+from tests.waiting import wait_for
 from tests.worker.requests import python_path
 
 LIMITS = isolate.Limits(60, 2**30, 60)
@@ -89,11 +89,8 @@ def test_siblings_do_not_see_each_others_folders(own_mounts: None, sources: Path
     results: list[object] = []
     sibling = threading.Thread(target=lambda: results.append(child("sibling", "{}", sources)))
     sibling.start()
-    deadline = time.monotonic() + 30
-    found: set[Path] = set()
-    while not found and time.monotonic() < deadline:
-        found = set(Path(tempfile.gettempdir()).glob(f"{isolate.PREFIX}*/secret")) - before
-        time.sleep(0.02)
+    place = Path(tempfile.gettempdir())
+    found = wait_for(lambda: {*place.glob(f"{isolate.PREFIX}*/secret")} - before, "its sibling")
     [secret] = found
     try:
         spied = child("spy", f'{{"folder": "{secret.parent}"}}', sources)
@@ -130,7 +127,7 @@ def test_what_killed_workers_leave_is_swept_and_nothing_else(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": python_path()}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=240
     )
     left = [Path(line) for line in done.stdout.splitlines()]
     assert done.returncode == -signal.SIGKILL and [one.parent for one in left] == [tmp_path] * 2

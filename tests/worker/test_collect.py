@@ -90,6 +90,27 @@ def test_a_burst_removes_nobody_elses_and_nothing_in_use(tmp_path: Path) -> None
     assert store.list("artifacts") == ("running",), "what is in use stays, though it does not fit"
 
 
+def test_an_artifact_of_two_requests_is_in_use_with_either(tmp_path: Path) -> None:
+    """Jobs with XLA and without it hand in requests of their own, and get one artifact."""
+    store = open_store(str(tmp_path))
+    for asked, forgotten in (("a", "b"), ("d", "c")):
+        for name, used in ((asked, 0.1 * DAY), (forgotten, 20 * DAY)):
+            owned(store, "one", name, 20 * DAY, used, 10)
+            artifact = f"of-{asked}"
+            store.answer(f"r-{name}", {"status": "ready", "key": artifact, "time": NOW - 20 * DAY})
+            placed(store, 20 * DAY, "artifacts", artifact, "kernels.so")
+    assert not {"artifacts/of-a", "artifacts/of-d"} & names(store, limit=0)
+
+
+@pytest.mark.parametrize("time", ["1", None, [2], True, float("inf"), float("nan")], ids=str)
+def test_an_answer_that_says_no_time_ends_no_collection(tmp_path: Path, time: object) -> None:
+    """Workers write answers, and whoever has taken one over may write anything."""
+    store = open_store(str(tmp_path))
+    owned(store, "a", "asked", 90 * DAY, 40 * DAY, 10)
+    store.answer("r-asked", {"status": "ready", "key": "asked", "time": time})
+    assert names(store) == {"artifacts/asked", "requests/r-asked"}
+
+
 def test_what_is_asked_for_is_not_old(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     owned(store, "a", "asked", 90 * DAY, 2 * DAY, 10)

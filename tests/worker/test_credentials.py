@@ -23,7 +23,8 @@ from stitch_operator.gateway import tls
 from stitchcore.cli.common import Output
 from stitchcore.device.host import host
 from tests.operator.gateway import support
-from tests.worker.conftest import free_port, wait_for
+from tests.ports import free_port
+from tests.waiting import wait_for
 from tests.worker.requests import python_path
 
 CANARY = "CanaryCredential"
@@ -145,7 +146,7 @@ def test_arbitrary_code_in_a_compile_child_finds_no_credential(
             return document if document.get("reason") == "slower" else None
 
         try:
-            told = wait_for(answer, 60, "the hunter's answer")
+            told = wait_for(answer, "the hunter's answer")
         except AssertionError as late:
             tails = [processes.tail(name) for name in processes.pids()]
             raise AssertionError(tails) from late

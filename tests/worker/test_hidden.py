@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stitch_worker.__main__ import hidden_from_children
 from stitchcore.sandbox import isolate
+from tests.waiting import wait_for
 
 PROGRAM = """
 import ctypes, os, sys
@@ -38,9 +38,7 @@ def test_the_store_looks_empty_and_takes_nothing(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", PROGRAM, str(store)]
     child = isolate.command(argv, limits, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 60
-        while child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: child.poll() is not None, "its end")
         assert child.process.stdout is not None and child.process.stderr is not None
         said = child.process.stdout.read().decode().split("\n")
         assert said[:5] == ["[]", "refused", "-1", "-1", "-1 []"], (

@@ -19,7 +19,8 @@ from stitch_worker import idle
 from stitch_worker.collect import ENDED_SECONDS, collect
 from stitch_worker.idle import Idle, Meter, Reserved
 from stitchcore.artifact.store import Store, open_store
-from tests.worker.conftest import Cluster, wait_for
+from tests.waiting import wait_for
+from tests.worker.conftest import Cluster
 
 LOOKS = st.lists(
     st.tuples(st.floats(0, 60), st.floats(0, 2), st.sampled_from([0.0, 0.5, 1.0])), max_size=30
@@ -68,7 +69,7 @@ def test_a_meter_writes_all_of_it_again_and_once_more_at_the_end(tmp_path: Path)
     meter.begin()
     time.sleep(1.5)
     folder.unlink()
-    wait_for(lambda: told(open_store(str(folder))), 20, "it writes")
+    wait_for(lambda: told(open_store(str(folder))), "it writes")
     meter.stop()
     most = time.monotonic() - began + 0.0005  # records are in whole milliseconds
     (found,) = told(open_store(str(folder))).values()
@@ -98,14 +99,14 @@ def test_a_worker_that_is_killed_loses_an_interval_and_its_next_life_counts_noth
 
     process = cluster.worker()
     began = time.monotonic()
-    wait_for(lambda: told(cluster.store), 60, "its first word")
+    wait_for(lambda: told(cluster.store), "its first word")
     time.sleep(2)
     cluster.kill(process)
     first, most = spent(), 3 * (time.monotonic() - began) + 1
     assert 0 < first <= most
     assert spent() == first, "read again by a gateway that was restarted: nothing is added"
     process = cluster.worker()
-    wait_for(lambda: len(told(cluster.store)) == 2, 60, "its first word")
+    wait_for(lambda: len(told(cluster.store)) == 2, "its first word")
     began = time.monotonic()
     time.sleep(3)
     second = spent()
@@ -127,10 +128,12 @@ def test_a_reader_takes_what_can_be_and_reads_ended_lives_once(tmp_path: Path) -
     write(store, "../x".replace("/", "_"), time=now, idle={"cpu": 1.0})
     store.write(b"{", idle.FOLDER, f"{'c' * 32}.json")
     store.write(b"[1]", idle.FOLDER, f"{'d' * 32}.json")
+    store.write(b"[" * 60_000, idle.FOLDER, f"{'e' * 32}.json")
+    store.write(b" " * 2**20 + b"{}", idle.FOLDER, f"{'f' * 32}.json")
     reader = Reader(store)
     first = reader.look(now)
     assert first[alive] == {"cpu": 3.0, "gpu": 1.5} and first[ended] == {"cpu": 7.0}
-    assert {*first} <= {alive, ended, "c" * 32, "d" * 32}
+    assert {*first} <= {alive, ended, *(letter * 32 for letter in "cdef")}
     assert not first.get("c" * 32) and not first.get("d" * 32)
     assert set(reader.look(now)) == {alive}
 

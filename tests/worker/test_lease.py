@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from stitch_worker.lease import FolderLeases, Keeper, Lease, Leases, RedisLeases, open_leases
+from tests.waiting import wait_for
 from tests.worker.conftest import Redis
 
 KEY = "k"
@@ -145,24 +146,33 @@ def test_leases_in_redis_do_as_the_model(redis: Redis) -> None:
 
 
 def test_a_lease_ends_by_itself_and_tokens_outlive_it(redis: Redis, tmp_path: Path) -> None:
-    for leases in (RedisLeases(redis.url, 0.3), FolderLeases(tmp_path, 0.3)):
-        first = leases.acquire(KEY)
+    for short, long in (
+        (RedisLeases(redis.url, 0.3), RedisLeases(redis.url, 60)),
+        (FolderLeases(tmp_path, 0.3), FolderLeases(tmp_path, 60)),
+    ):
+        began = time.monotonic()
+        first = short.acquire(KEY)
         assert first is not None
-        assert leases.acquire(KEY) is None
-        time.sleep(0.4)
-        second = leases.acquire(KEY)
-        assert second is not None and second.token > first.token
-        assert not leases.renew(first)
-        third = leases.acquire("other", floor=10**15)
+        second = wait_for(lambda lasting=long: lasting.acquire(KEY), "its end")
+        assert second.token > first.token and time.monotonic() - began > 0.25
+        assert short.acquire(KEY) is None and not short.renew(first)
+        third = short.acquire("other", floor=10**15)
         assert third is not None and third.token > 10**15
 
 
 def test_a_keeper_renews_until_the_end_and_says_when_it_lost(tmp_path: Path) -> None:
-    leases = FolderLeases(tmp_path, 0.4)
+    leases = FolderLeases(tmp_path, 60)
     lease = leases.acquire(KEY)
     assert lease is not None
+    [file] = tmp_path.iterdir()
+    seen: set[str] = set()
+
+    def renewed() -> bool:
+        seen.add(file.read_text())
+        return len(seen - {""}) > 4  # it is empty for a moment
+
     with Keeper(leases, lease, 0.4) as keeper:
-        time.sleep(1.0)
+        wait_for(renewed, "it is prolonged again and again")
         assert leases.acquire(KEY) is None
         assert not keeper.lost.is_set()
         other = None
@@ -170,16 +180,16 @@ def test_a_keeper_renews_until_the_end_and_says_when_it_lost(tmp_path: Path) -> 
             for file in tmp_path.iterdir():
                 file.unlink(missing_ok=True)
             other = leases.acquire(KEY, lease.token)
-        assert keeper.lost.wait(2)
+        assert keeper.lost.wait(60)
         assert not keeper.check()
     assert leases.renew(other), "the loser's end must not free the winner's lease"
 
 
 def test_a_keeper_goes_on_where_nobody_can_be_asked(redis: Redis) -> None:
-    leases = RedisLeases(redis.url, 1)
+    leases = RedisLeases(redis.url, 60)
     lease = leases.acquire(KEY)
     assert lease is not None
-    with Keeper(leases, lease, 1) as keeper:
+    with Keeper(leases, lease, 60) as keeper:
         redis.kill()
         assert keeper.check()
         with pytest.raises(OSError, match="Redis"):

@@ -1,4 +1,4 @@
-"""The store in a bucket: moto's server speaks S3, s3fs and botocore are the real ones."""
+"""The store in a bucket."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import boto3
-import httpx
 import pytest
-import s3fs
-from moto.server import ThreadedMotoServer
 
 from stitch_worker import signer as signers
 from stitch_worker.collect import collect
@@ -24,35 +20,26 @@ from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject.contract import SIGNATURE
-from tests.worker.conftest import Cluster, wait_for
+from tests import bucket
+from tests.waiting import wait_for
+from tests.worker.conftest import Cluster
 from tests.worker.handmade import REQUEST, artifact, key_for, submitted, uploaded
 from tests.worker.requests import submit, tiny_graph
 
-BUCKET = "stitch"
+if TYPE_CHECKING:
+    from moto.server import ThreadedMotoServer
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
+def server() -> Iterator[ThreadedMotoServer]:
     """An empty S3 with one bucket, where this process and those it starts will find it."""
-    made = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    made.start()
-    host, port = made.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    httpx.post(f"{endpoint}/moto-api/reset", trust_env=False).raise_for_status()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    boto3.client("s3").create_bucket(Bucket=BUCKET)
-    s3fs.S3FileSystem.clear_instance_cache()  # fsspec keeps them, with their connections
-    yield made
-    made.stop()
+    with bucket.served() as (made, _):
+        yield made
 
 
 @pytest.fixture
 def url(server: ThreadedMotoServer) -> str:
-    return f"s3://{BUCKET}/store"
+    return bucket.URL
 
 
 WRITE = """
@@ -141,11 +128,11 @@ def test_a_graph_is_compiled_signed_and_found(cluster: Cluster, url: str) -> Non
     there.signer()
     key = submit(there.store, tiny_graph())
     there.enqueue(key)
-    wait_for(lambda: there.status(key) == "ready", 240, "an answer")
+    wait_for(lambda: there.status(key) == "ready", "an answer")
     answer = there.store.read_answer(key) or {}
     public = sign.public_hex(sign.load_or_create_key(there.folder / "key"))
     package.load(there.store, str(answer["key"]), public)
-    wait_for(lambda: there.store.list("unsigned") == (), 20, "what is signed is removed")
+    wait_for(lambda: there.store.list("unsigned") == (), "what is signed is removed")
 
 
 def test_a_store_of_folders_makes_them() -> None:
@@ -162,6 +149,7 @@ def test_a_store_of_folders_makes_them() -> None:
     assert made == ["/there/a"]
 
 
+@pytest.mark.slow
 def test_two_signers_at_once_write_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a bucket files are put one by one: whoever's stands in the end, they fit together."""
     store, other = open_store(url), open_store(url)

@@ -19,7 +19,9 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 from stitch_operator.gateway.queue import CeleryQueue
 from stitchcore.device.host import host
 from stitchcore.service.queues import queue_name
-from tests.worker.conftest import Cluster, free_port, wait_for
+from tests.ports import free_port
+from tests.waiting import wait_for
+from tests.worker.conftest import Cluster
 from tests.worker.requests import TF, submit, tiny_graph
 from tests.worker.test_service import LONG, ready, starts
 
@@ -67,7 +69,7 @@ class Rabbit:
             stderr=log,
             start_new_session=True,
         )
-        wait_for(self._answers, LONG, "RabbitMQ answers")
+        wait_for(self._answers, "RabbitMQ answers")
         return process
 
     def _answers(self) -> bool:
@@ -121,23 +123,23 @@ def test_a_task_outlives_its_worker_and_poison_does_not_come_back(
     key = submit(cluster.store, tiny_graph())
     queue.submit(key, host().target, TF)
     dying = cluster.dying_worker("lower")
-    wait_for(lambda: dying.poll() is not None, LONG, "death")
+    wait_for(lambda: dying.poll() is not None, "death")
     assert dying.wait() == -signal.SIGKILL
     # Not acknowledged: it comes again. A quorum queue tells its length every few seconds.
-    wait_for(lambda: rabbit.queues()[QUEUE] == ("quorum", 1), LONG, "the task is back in the queue")
+    wait_for(lambda: rabbit.queues()[QUEUE] == ("quorum", 1), "the task is back in the queue")
     cluster.signer()
     worker = cluster.worker()
-    wait_for(lambda: QUEUE in queue.served(), LONG, "the gateway sees the worker")
+    wait_for(lambda: QUEUE in queue.served(), "the gateway sees the worker")
     ready(cluster, key)
     assert starts(cluster, key) == 2
-    wait_for(lambda: rabbit.queues()[QUEUE] == ("quorum", 0), LONG, "it is acknowledged")
+    wait_for(lambda: rabbit.queues()[QUEUE] == ("quorum", 0), "it is acknowledged")
     cluster.kill(worker)
 
     poison = submit(cluster.store, tiny_graph(1024))
     queue.submit(poison, host().target, TF)
     cluster.worker("--memory", str(2**26))
-    wait_for(lambda: cluster.status(poison) == "refused", LONG, "an answer")
+    wait_for(lambda: cluster.status(poison) == "refused", "an answer")
     assert (cluster.store.read_answer(poison) or {})["reason"] == "quarantined"
-    wait_for(lambda: queue.depth(QUEUE) == 0, LONG, "the queue is empty")
-    wait_for(lambda: rabbit.queues()[QUEUE] == ("quorum", 0), LONG, "it is acknowledged")
+    wait_for(lambda: queue.depth(QUEUE) == 0, "the queue is empty")
+    wait_for(lambda: rabbit.queues()[QUEUE] == ("quorum", 0), "it is acknowledged")
     queue.close()

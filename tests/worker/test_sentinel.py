@@ -17,9 +17,11 @@ from stitch_operator.gateway.queue import CeleryQueue
 from stitch_worker.lease import RedisLeases
 from stitchcore.device.host import host
 from stitchcore.service.queues import Sentinels, check_broker, for_celery, queue_name, sentinels
-from tests.worker.conftest import Cluster, free_port, wait_for
+from tests.ports import free_port
+from tests.waiting import wait_for
+from tests.worker.conftest import Cluster
 from tests.worker.requests import TF, submit, tiny_graph
-from tests.worker.test_service import LONG, ready, starts
+from tests.worker.test_service import ready, starts
 
 QUEUE = queue_name(host().target, TF)
 PASSWORD = "a-b@c"
@@ -57,7 +59,7 @@ class Group:
             about = {"port": port, "master": first, "password": PASSWORD, "folder": self.folder}
             file.write_text(SENTINEL.format(**about))
             self.watchers[port] = self._run(str(file), "--sentinel")
-        wait_for(self._settled, LONG, "each Sentinel knows the replica and the other two")
+        wait_for(self._settled, "each Sentinel knows the replica and the other two")
 
     def serve(self, port: int, *more: str) -> None:
         self.servers[port] = self._run(
@@ -76,7 +78,7 @@ class Group:
         port = self.master()
         self.servers[port].kill()
         self.servers[port].wait()
-        wait_for(lambda: self.master() != port, LONG, "a successor")
+        wait_for(lambda: self.master() != port, "a successor")
         return port
 
     def end(self) -> None:
@@ -133,7 +135,7 @@ def test_leases_outlive_the_master(group: Group) -> None:
     first = leases.acquire("k")
     assert first is not None and leases.acquire("k") is None
     group.kill_master()
-    wait_for(lambda: _renewed(leases, first), LONG, "it is renewed with the new master")
+    wait_for(lambda: _renewed(leases, first), "it is renewed with the new master")
     leases.release(first)
     second = leases.acquire("k")
     assert second is not None and second.token > first.token
@@ -154,12 +156,12 @@ def test_tasks_reach_a_worker_after_the_master_is_killed(group: Group, tmp_path:
     try:
         made.signer()
         made.worker()
-        wait_for(lambda: QUEUE in queue.served(), LONG, "the gateway sees the worker")
+        wait_for(lambda: QUEUE in queue.served(), "the gateway sees the worker")
         keys = [submit(made.store, tiny_graph(rows)) for rows in (1024, 2048)]
         queue.submit(keys[0], host().target, TF)
         ready(made, keys[0])
         group.kill_master()
-        wait_for(lambda: _submitted(queue, keys[1]), LONG, "the queue takes tasks again")
+        wait_for(lambda: _submitted(queue, keys[1]), "the queue takes tasks again")
         ready(made, keys[1])
         assert [starts(made, key) for key in keys] == [1, 1]
         assert queue.depth(QUEUE) == 0

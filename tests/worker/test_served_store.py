@@ -9,7 +9,8 @@ import pytest
 
 from stitchcore.artifact import package, sign
 from tests.operator.store.serving import served
-from tests.worker.conftest import Cluster, wait_for
+from tests.waiting import wait_for
+from tests.worker.conftest import Cluster
 from tests.worker.requests import submit, tiny_graph
 
 
@@ -34,11 +35,11 @@ def test_a_graph_is_compiled_signed_and_found(
         def status() -> str:
             return str((store.read_answer(key) or {}).get("status"))
 
-        wait_for(lambda: status() == "ready", 240, "an answer")
+        wait_for(lambda: status() == "ready", "an answer")
         public = sign.public_hex(sign.load_or_create_key(there.folder / "key"))
         package.load(store, str((store.read_answer(key) or {})["key"]), public)
         signer = server.store("signer")
-        wait_for(lambda: signer.list("unsigned") == (), 20, "what is signed is removed")
+        wait_for(lambda: signer.list("unsigned") == (), "what is signed is removed")
         denied = server.metrics.registry.get_sample_value(
             "stitch_store_requests_total", {"role": "worker", "method": "PUT", "status": "403"}
         )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,8 @@ def collect(
     """Remove what may go; what it was. Raises Refused(STORE_UNREADABLE)."""
     requests = list(_requests(store))
     gone = [*_leftovers(store, now), *_abandoned([one[:2] for one in requests], now)]
-    made_for = {artifact: entry for entry, _, artifact in requests if artifact}
+    in_order = sorted(requests, key=lambda one: one[0].made)
+    made_for = {artifact: entry for entry, _, artifact in in_order if artifact}
     answered = (entry for entry, status, _ in requests if status in FINAL)
     remaining = sorted([*_entries(store, made_for), *answered], key=lambda entry: entry.made)
     old = [entry for entry in remaining if now - entry.made > days * 86400]
@@ -104,7 +106,7 @@ def _remove(store: Store, entry: Entry) -> None:
 
 
 def _entries(store: Store, made_for: Mapping[str, Entry]) -> Iterator[Entry]:
-    """Artifacts, used when the request was that they were made for, and kernels."""
+    """Artifacts, used when a request was last that they were made for, and kernels."""
     for key in store.list("artifacts"):
         entry, request = _entry(store, "artifacts", key), made_for.get(key)
         if request is not None:
@@ -122,9 +124,15 @@ def _requests(store: Store) -> Iterator[tuple[Entry, str, str]]:
     for key in store.list("requests"):
         answer = store.read_answer(key) or {}
         entry = _entry(store, "requests", key)
-        heard = max(entry.made, float(answer.get("time", 0.0)))
+        heard = max(entry.made, _said(answer))
         made = replace(entry, made=heard, tenant=_tenant(store, key))
         yield made, str(answer.get("status", "")), str(answer.get("key", ""))
+
+
+def _said(answer: Mapping[str, Any]) -> float:
+    """When an answer says that it was given; 0 where it says nothing that can be."""
+    time = answer.get("time")
+    return float(time) if isinstance(time, int | float) and math.isfinite(time) else 0.0
 
 
 def _tenant(store: Store, key: str) -> str:

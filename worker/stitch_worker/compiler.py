@@ -90,12 +90,13 @@ class Server:
     children: Children
     about: About
     heartbeat: Path | None = None
+    accept_seconds: float = ACCEPT_SECONDS
     end: threading.Event = field(default_factory=threading.Event)
     _asking: list[threading.Thread] = field(default_factory=list)
 
     def serve(self, listener: socket.socket) -> None:
         """Until `end` is set and nothing is asked for."""
-        listener.settimeout(ACCEPT_SECONDS)
+        listener.settimeout(self.accept_seconds)
         while not self.end.is_set() or self._asking:
             if self.heartbeat is not None:
                 self.heartbeat.touch()

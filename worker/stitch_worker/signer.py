@@ -35,7 +35,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from stitch_worker import unsigned
@@ -109,7 +108,7 @@ def _handle(signer: Signer, key: str) -> str:
     origin, outcome = None, "signed"
     became: Refused | float
     try:
-        origin = msgspec.json.decode(store.read(unsigned.FOLDER, key, unsigned.MARKER), type=Origin)
+        origin = unsigned.origin(store, key)
         _sign(signer, key, origin)
         became = stored_ratio(store, key)
     except Refused as refused:
@@ -154,8 +153,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     if package.exists(store, key):
         return
     handed_in = store.written(unsigned.FOLDER, key, unsigned.MARKER)
-    names = [name for name in store.list(unsigned.FOLDER, key) if name != unsigned.MARKER]
-    files = {name: store.read(unsigned.FOLDER, key, name) for name in names}
+    files = unsigned.files(store, key)
     try:
         meta = json.loads(store.read("requests", origin.request, "meta.json"))
         tf = ".".join(str(meta["tf"]).split(".")[:2])
@@ -179,8 +177,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     if recomputed != key:
         detail = f"its contents have the key {recomputed[:16]}"
         raise Refused(f"artifact {key[:16]}", Reason.DIGEST_MISMATCH, detail)
-    issued = msgspec.structs.replace(manifest, issued=int(handed_in))
-    data = manifests.encode(issued)
+    data = manifests.issue(files[MANIFEST], int(handed_in))
     signed = {
         **files,
         MANIFEST: data,

@@ -59,7 +59,10 @@ def _run(given: argparse.Namespace) -> int:
     certificate = f"--certificate {given.certificate} or --certificate-key {given.certificate_key}"
     with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
         tls.context(given.certificate, given.certificate_key)
-    authenticator = Cached(_authenticator(given.token_file, given.devices, given.kubeconfig))
+    authenticator = Cached(
+        _authenticator(given.token_file, given.devices, given.kubeconfig),
+        keep=lambda found: found.kept_seconds,
+    )
     store = startup.store(given.store)
     broker = startup.broker(given.broker or broker_url(os.environ))
     listening = startup.listening(given.host, given.port, "--port")

@@ -4,12 +4,41 @@ where a worker of another version, or one that was taken over, may have written 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from stitch_operator.gateway.counting import PURPOSES
+from stitch_operator.gateway.records import KeyOrNone
 
 KERNEL_RESULTS = ("hit", "miss", "refused", "failed")
+
+
+class Answer(msgspec.Struct):
+    """Of an answer what the gateway goes by, without what has a reader of its own below."""
+
+    status: Literal["pending", "ready", "refused"]
+    key: KeyOrNone = ""
+    time: float = 0.0
+    code: str = ""
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    reason: str = ""
+    detail: str = ""
+    open: list[str] = []
+
+
+def understood(answer: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """An answer that is one; else it counts as not given, and the request is worked on anew."""
+    try:
+        known = msgspec.convert(answer, Answer)
+    except msgspec.ValidationError:
+        return None
+    whole = math.isfinite(known.time) and (known.key or known.status != "ready")
+    return answer if whole else None
 
 
 def spent(answer: Mapping[str, Any]) -> dict[str, float]:

@@ -52,6 +52,18 @@ class Identity:
     controller: str = ""
     account: str = ""
 
+    @property
+    def runs(self) -> bool:
+        """Whether a container of the pod runs, as far as the API server knows: one that waits for
+        its node, or has ended, has had no devices since."""
+        return not self.pod or self.started is not None
+
+    @property
+    def kept_seconds(self) -> float:
+        """How long it holds: what the kubelet has not told of a pod that has just begun, for as
+        long as denials."""
+        return CACHE_SECONDS if self.runs else DENIED_SECONDS
+
 
 Who = TypeVar("Who", covariant=True)
 
@@ -85,10 +97,14 @@ class Cached(Generic[Who]):
     """
 
     def __init__(
-        self, inner: Authenticator[Who], clock: Callable[[], float] = time.monotonic
+        self,
+        inner: Authenticator[Who],
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[Any], float] = lambda _: CACHE_SECONDS,
     ) -> None:
         self._inner = inner
         self._clock = clock
+        self._seconds = keep
         self._known: OrderedDict[bytes, tuple[float, Who]] = OrderedDict()
         self._denied: OrderedDict[bytes, tuple[float, Rejected]] = OrderedDict()
         self._tries = Buckets(DENIALS)
@@ -122,7 +138,7 @@ class Cached(Generic[Who]):
             raise
         with self._lock:
             self._tries.take(address, -1, self._clock())
-        _keep(self._known, mark, (self._clock() + CACHE_SECONDS, found))
+        _keep(self._known, mark, (self._clock() + self._seconds(found), found))
         return found
 
 

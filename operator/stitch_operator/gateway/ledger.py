@@ -57,6 +57,11 @@ HAPPENED = (
     "INSERT INTO events (namespace, pod, session, seq, type, graph, key, time) "
     "VALUES (:namespace, :pod, :session, :seq, :type, :graph, :key, :now) ON CONFLICT DO NOTHING"
 )
+SUBMITTED = (
+    "INSERT INTO submissions (namespace, request, digest, time) "
+    "VALUES (:namespace, :request, :digest, :now) "
+    "ON CONFLICT (namespace, request) DO UPDATE SET time = excluded.time"
+)
 REFUSED = (
     "INSERT INTO refusals (namespace, request, reason, time) "
     "VALUES (:namespace, :request, :reason, :now) ON CONFLICT DO NOTHING"
@@ -125,6 +130,11 @@ class Quota:
     rows: int = 2_000_000
 
 
+UNDER_WAY_SECONDS = 60.0
+"""How long a graph may take from the account into the store: several times what a store has."""
+MOST_OF_POD = 1024
+"""Rows of one kind that a pod may have: sessions, swaps, savings, graphs that it was told of. What
+is asked of a pod is a walk over them, in the one thread that all namespaces wait for."""
 REQUEST = "request, digest, target, tf, enqueued, attempts, artifact, ratio"
 """Known's fields as columns."""
 OF_SESSION = "namespace = :namespace AND pod = :pod AND session = :session"
@@ -172,20 +182,14 @@ class Ledger:
                 "VALUES (:request, :digest, :target, :tf) ON CONFLICT DO NOTHING",
                 **{**about, "target": known.target, "tf": known.tf},
             )
-            run(
-                db,
-                "INSERT INTO submissions (namespace, request, digest, time) "
-                "VALUES (:namespace, :request, :digest, :now) "
-                "ON CONFLICT (namespace, request) DO UPDATE SET time = excluded.time",
-                **{**about, "namespace": identity.namespace, "now": now},
-            )
+            run(db, SUBMITTED, namespace=identity.namespace, now=now, **about)
             if session is not None:
                 self._begin_session(db, identity, session, now)
             workloads.touch(db, identity, now)
             if identity.pod and identity.last_exit_code in CRASH_CODES:
                 self._crashed_pod(db, identity, session, now)
 
-    def keeps(self, namespace: str, request: str, size: int) -> bool:
+    def keeps(self, namespace: str, known: Known, size: int, now: float) -> bool:
         """Notes that a graph is to be kept; False where the namespace has no room for it."""
         with self._adding(namespace) as db:
             statement = "SELECT coalesce(sum(bytes), 0) FROM kept WHERE namespace = :namespace"
@@ -196,18 +200,22 @@ class Ledger:
                 db,
                 "INSERT INTO kept (namespace, request, bytes) VALUES (:namespace, :request, :size) "
                 "ON CONFLICT (namespace, request) DO UPDATE SET bytes = excluded.bytes",
-                **{"namespace": namespace, "request": request, "size": size},
+                **{"namespace": namespace, "request": known.request, "size": size},
             )
+            about = {"request": known.request, "digest": known.digest}
+            run(db, SUBMITTED, namespace=namespace, now=now, **about)
             return True
 
-    def kept(self, namespace: str) -> list[str]:
-        """Requests whose graphs count as kept, those first that were handed in longest ago."""
+    def kept(self, namespace: str, now: float) -> list[str]:
+        """Requests whose graphs count as kept, those first that were handed in longest ago, but for
+        what may be on its way to the store."""
         with self._database.reading() as db:
             found = run(
                 db,
                 "SELECT request FROM kept LEFT JOIN submissions USING (namespace, request) "
-                "WHERE namespace = :namespace ORDER BY coalesce(time, 0) LIMIT 1000",
-                namespace=namespace,
+                "WHERE namespace = :namespace AND coalesce(time, 0) < :before "
+                "ORDER BY coalesce(time, 0) LIMIT 1000",
+                **{"namespace": namespace, "before": now - UNDER_WAY_SECONDS},
             )
             return [str(request) for request in found.scalars()]
 
@@ -287,7 +295,7 @@ class Ledger:
 
     def refused(self, namespace: str, request: str, reason: str, now: float) -> None:
         """A graph of a namespace is left as it is; counted once for each reason."""
-        with self._database.writing() as db:
+        with self._adding(namespace) as db:
             about = {"namespace": namespace, "request": request, "reason": reason}
             if run(db, REFUSED, now=now, **about).rowcount:
                 count(db, "fallbacks", reason)
@@ -306,6 +314,7 @@ class Ledger:
             workloads.touch(db, identity, now)
             if left.final and left.graph:
                 workloads.left(db, identity, left.graph, left.reason)
+                self._bounded(db, "standings", identity.namespace, pod)
             about = {"namespace": identity.namespace, "reason": left.reason}
             told = run(
                 db,
@@ -341,6 +350,7 @@ class Ledger:
                     **{"key": event.key, "owner": identity.owner, "state": BEGUN, "now": now},
                     graph=event.graph,
                 )
+                self._bounded(db, "swaps", identity.namespace, where["pod"])
                 return True
             # a job may say that its first stitched steps went well after it has gone back: it did
             state = SETTLED[event.type]
@@ -400,6 +410,7 @@ class Ledger:
                 **where,
                 **{"key": key, "owner": identity.owner, "state": BEGUN, "now": now, "graph": graph},
             )
+            self._bounded(db, "swaps", identity.namespace, where["pod"])
             return GO
 
     def acknowledge(
@@ -452,6 +463,9 @@ class Ledger:
             row = claims.row(db, where)
             if report.seq <= row.seq:
                 return OLD
+            if not identity.runs:
+                count(db, "savings", "implausible")
+                return "no container of the pod runs"
             times = run_times(identity, begun, now)
             bounds = Bounds(*times, ratio, identity.devices, *claims.elsewhere(db, where))
             wrong = savings.implausible(row, report, bounds)
@@ -475,6 +489,7 @@ class Ledger:
                 **{"baseline": report.baseline_ns, "stitched": report.stitched_ns},
                 **{"low": low, "high": high},
             )
+            self._bounded(db, "savings", identity.namespace, pod)
             workloads.touch(db, identity, now, stepped=True, figures=True)
             run(
                 db,
@@ -498,9 +513,14 @@ class Ledger:
             workloads.touch(db, identity, now, stepped=True)
 
     def note(self, pods: list[tuple[Identity, float]], graphs: workloads.Graphs) -> None:
-        """What was seen beside what was asked."""
+        """What was seen beside what was asked. Graphs of who has no room are not told of."""
         with self._database.writing() as db:
-            workloads.note(db, pods, graphs)
+            full = {one for one, *_ in graphs if self._rows(db, one) >= self._quota.rows}
+            workloads.note(
+                *(db, pods),
+                {where: stood for where, stood in graphs.items() if where[0] not in full},
+                MOST_OF_POD,
+            )
 
     def settle(self) -> None:
         """Figures that have changed are told to who reads next."""
@@ -586,11 +606,20 @@ class Ledger:
     def _adding(self, namespace: str) -> Iterator[Connection]:
         """A transaction in which a client of the namespace may add rows. Raises Rejected(QUOTA)."""
         with self._database.writing() as db:
-            statement = "SELECT count FROM rows WHERE namespace = :namespace"
-            if (run(db, statement, namespace=namespace).scalar() or 0) >= self._quota.rows:
+            if self._rows(db, namespace) >= self._quota.rows:
                 what = f"namespace {namespace!r} has {self._quota.rows} rows in the ledger"
                 raise Rejected(Problem.QUOTA, what)
             yield db
+
+    def _rows(self, db: Connection, namespace: str) -> int:
+        statement = "SELECT count FROM rows WHERE namespace = :namespace"
+        return int(run(db, statement, namespace=namespace).scalar() or 0)
+
+    def _bounded(self, db: Connection, table: str, namespace: str, pod: str) -> None:
+        """Raises Rejected(QUOTA), with which the transaction is undone, where a pod has more rows
+        in a table than one may."""
+        if workloads.rows_of(db, table, (namespace, pod), MOST_OF_POD + 1) > MOST_OF_POD:
+            raise Rejected(Problem.QUOTA, f"the pod has {MOST_OF_POD} {table} in the ledger")
 
     def _begin_session(self, db: Connection, identity: Identity, session: str, now: float) -> float:
         where = _where(identity, session)
@@ -598,7 +627,8 @@ class Ledger:
             "INSERT INTO sessions (namespace, pod, session, time) "
             "VALUES (:namespace, :pod, :session, :now) ON CONFLICT DO NOTHING"
         )
-        run(db, statement, now=now, **where)
+        if run(db, statement, now=now, **where).rowcount:
+            self._bounded(db, "sessions", where["namespace"], where["pod"])
         return float(run(db, f"SELECT time FROM sessions WHERE {OF_SESSION}", **where).scalar_one())
 
     def _crashed_pod(

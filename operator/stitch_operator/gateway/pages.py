@@ -43,7 +43,9 @@ async def artifact(service: Service, identity: Identity, key: str) -> str | Stan
         return standing
     if standing.key in service.trust.revoked:
         raise Rejected(Problem.REVOKED, f"artifact {standing.key[:12]} is revoked")
-    return await service.pages(_artifact, service.parts.store, standing.key, None)
+    return await service.pages.of(
+        identity.namespace, _artifact, service.parts.store, standing.key, None
+    )
 
 
 async def job(service: Service, identity: Identity, name: str) -> str:
@@ -51,14 +53,14 @@ async def job(service: Service, identity: Identity, name: str) -> str:
     steps. Raises Rejected: BAD_REQUEST, NOT_FOUND, UNAVAILABLE."""
     if not JOB.fullmatch(name):
         raise Rejected(Problem.BAD_REQUEST, "no name of a workload, uid of a pod, or session")
-    found = await service.ledger(
-        service.parts.ledger.job, identity.namespace, name, identity.devices
+    found = await service.ledger.of(
+        identity.namespace, service.parts.ledger.job, identity.namespace, name, identity.devices
     )
     if found is None:
         what = f"namespace {identity.namespace!r} has no job {name!r} that was heard"
         raise Rejected(Problem.NOT_FOUND, what)
     key = next((graph.key for graph in found.graphs if graph.key), "")
-    return await service.pages(_artifact, service.parts.store, key, found)
+    return await service.pages.of(identity.namespace, _artifact, service.parts.store, key, found)
 
 
 def _artifact(store: Store, key: str, of: Job | None) -> str:

@@ -28,7 +28,9 @@ JOB_REASONS = frozenset(
 async def event(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
     """Note an event. Raises Rejected: NOT_FOUND for an artifact of another namespace."""
     if said.type == "timed":
-        await service.ledger(service.parts.ledger.timed, identity, said.session, time.time())
+        await service.ledger.of(
+            identity.namespace, service.parts.ledger.timed, identity, said.session, time.time()
+        )
         return {"status": "noted"}
     if said.type == "refused":
         return await _left(service, identity, said)
@@ -37,13 +39,15 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
         return await _acknowledge(service, identity, said)
     if said.type == "may-swap":
         about = (identity, said.session, said.graph, said.key, time.time(), service.since)
-        verdict = await service.ledger(service.parts.ledger.may_swap, *about)
+        verdict = await service.ledger.of(identity.namespace, service.parts.ledger.may_swap, *about)
         return {"status": verdict, **({"retry_after": WAIT_SECONDS} if verdict == WAIT else {})}
     reason = known_reason(said.reason)
     happened = Happened(
         *(said.session, said.seq, said.type, said.graph, said.key, said.exit_code, reason)
     )
-    new = await service.ledger(service.parts.ledger.happened, identity, happened, time.time())
+    new = await service.ledger.of(
+        identity.namespace, service.parts.ledger.happened, identity, happened, time.time()
+    )
     answer: dict[str, Any] = {"status": "noted" if new else OLD, "request": known.request}
     if said.group:
         answer["group"] = await _latest(service, identity, said.group)
@@ -55,7 +59,9 @@ async def _left(service: Service, identity: Identity, said: Event) -> dict[str, 
     workers' results are of their answers alone."""
     reason = said.reason if said.reason in JOB_REASONS else OTHER
     left = Left(said.session, said.seq, said.graph, reason, said.final)
-    new = await service.ledger(service.parts.ledger.left, identity, left, time.time())
+    new = await service.ledger.of(
+        identity.namespace, service.parts.ledger.left, identity, left, time.time()
+    )
     if new and left.final and left.graph:
         service.sightings.left(identity, left.graph, reason, time.time())
     return {"status": "noted" if new else OLD}
@@ -70,8 +76,15 @@ async def save(service: Service, identity: Identity, said: Savings) -> dict[str,
         bounds=_bounds(said),
     )
     session, ratio, now = said.session, known.ratio or 1.0, time.time()
-    outcome = await service.ledger(
-        service.parts.ledger.save, identity, session, said.graph, report, ratio, now
+    outcome = await service.ledger.of(
+        identity.namespace,
+        service.parts.ledger.save,
+        identity,
+        session,
+        said.graph,
+        report,
+        ratio,
+        now,
     )
     if outcome not in (COUNTED, OLD):
         raise Rejected(Problem.IMPLAUSIBLE, outcome)
@@ -99,8 +112,10 @@ async def _acknowledge(service: Service, identity: Identity, said: Event) -> dic
     about = (said.session, said.key, said.size, said.rank)
     word = Acknowledgement(*about, said.step, said.confirm, said.margin)
     ledger, now = service.parts.ledger, time.time()
-    group = await service.ledger(ledger.acknowledge, identity, said.group, said.round, word, now)
-    latest = await service.ledger(ledger.latest_round, identity, said.group)
+    group = await service.ledger.of(
+        identity.namespace, ledger.acknowledge, identity, said.group, said.round, word, now
+    )
+    latest = await service.ledger.of(identity.namespace, ledger.latest_round, identity, said.group)
     answer: dict[str, Any] = {
         "status": "noted",
         "group": {**_document(group), "round": said.round, "latest_round": latest},
@@ -111,7 +126,9 @@ async def _acknowledge(service: Service, identity: Identity, said: Event) -> dic
 
 
 async def _latest(service: Service, identity: Identity, name: str) -> Mapping[str, Any]:
-    latest = await service.ledger(service.parts.ledger.latest_round, identity, name)
+    latest = await service.ledger.of(
+        identity.namespace, service.parts.ledger.latest_round, identity, name
+    )
     return {"latest_round": latest}
 
 

@@ -230,7 +230,9 @@ class Service:
         except Rejected as rejected:
             if rejected.problem is not Problem.NOT_FOUND:
                 raise
-            latest = await self.ledger(self.parts.ledger.latest, identity.namespace, key)
+            latest = await self.ledger.of(
+                identity.namespace, self.parts.ledger.latest, identity.namespace, key
+            )
             if latest is None:
                 raise
             return await self._standing(identity, latest)
@@ -257,7 +259,7 @@ class Service:
         until, known = memory.get((namespace, key), (0.0, None))
         if known is not None and now < until:
             return known
-        known = await self.ledger(self.parts.ledger.find, namespace, key)
+        known = await self.ledger.of(namespace, self.parts.ledger.find, namespace, key)
         if known is None:
             what = f"namespace {namespace!r} has handed in no graph of key {key[:12]}"
             raise Rejected(Problem.NOT_FOUND, what)
@@ -303,7 +305,8 @@ class Service:
             await self._finish(known, answer or {})
         if step is Next.READY:
             artifact = str((answer or {})["key"])
-            if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
+            about = (identity, artifact, known.target)
+            if await self.ledger.of(identity.namespace, self.parts.ledger.breaker, *about):
                 return crashed(known.request, artifact)
             await self._note_use(known.request)
         if step is Next.ENQUEUE:
@@ -315,7 +318,7 @@ class Service:
         return tell(known.request, step, answer, queue, self._ahead(queue, known.request))
 
     async def _current(self, namespace: str, known: Known) -> Known:
-        row = await self.ledger(self.parts.ledger.find, namespace, known.request)
+        row = await self.ledger.of(namespace, self.parts.ledger.find, namespace, known.request)
         return row or known
 
     async def _admit(
@@ -336,24 +339,24 @@ class Service:
         if handed is None:
             return
         if new:
-            await self._make_room(identity.namespace, known.request, len(handed.graph))
+            await self._make_room(identity.namespace, known, len(handed.graph))
             files = {"graph.pb": handed.graph, "meta.json": handed.meta.encode()}
             publish = self.parts.store.publish
             await self.store(publish, files, "meta.json", "requests", known.request)
-        submitted, now = self.parts.ledger.submitted, time.time()
-        await self.ledger(submitted, identity, handed.session, known, now)
+        about = (identity, handed.session, known, time.time())
+        await self.ledger.of(identity.namespace, self.parts.ledger.submitted, *about)
 
-    async def _make_room(self, namespace: str, request: str, size: int) -> None:
+    async def _make_room(self, namespace: str, known: Known, size: int) -> None:
         """Take the graph into the namespace's account, once what the collector has removed is out
         of it. Raises Rejected(QUOTA). What waits is never removed for what is new."""
-        about = (namespace, request, size)
-        if await self.ledger(self.parts.ledger.keeps, *about):
+        about = (namespace, known, size, time.time())
+        if await self.ledger.of(namespace, self.parts.ledger.keeps, *about):
             return
         if not self._recounts.take(namespace, 1, time.monotonic()):
-            held = await self.ledger(self.parts.ledger.kept, namespace)
+            held = await self.ledger.of(namespace, self.parts.ledger.kept, namespace, time.time())
             gone = await self.store(self._missing, held)
-            await self.ledger(self.parts.ledger.gone, gone)
-            if await self.ledger(self.parts.ledger.keeps, *about):
+            await self.ledger.of(namespace, self.parts.ledger.gone, gone)
+            if await self.ledger.of(namespace, self.parts.ledger.keeps, *about):
                 return
         raise Rejected(Problem.QUOTA, f"graphs of namespace {namespace!r} take up its share")
 
@@ -431,7 +434,7 @@ class Service:
         return answer, published
 
     def _read_answer(self, request: str) -> tuple[Mapping[str, Any] | None, bool]:
-        answer = self.parts.store.read_answer(request)
+        answer = answers.understood(self.parts.store.read_answer(request))
         if answer is None or answer.get("status") != "ready":
             return answer, False
         return answer, self.parts.store.exists("artifacts", str(answer["key"]), SIGNATURE)
@@ -446,7 +449,7 @@ class Service:
         if await self.ledger(self.parts.ledger.finished, *final):
             for result, count in answers.kernels(answer).items():
                 self.metrics.cache(f"kernel_{result}", count)
-            for what in {str(path) for path in answer.get("open") or ()}:
+            for what in set(answer.get("open") or ()):
                 self.metrics.unconfined(what)
         _remember(self._memory.finished, known.request, None)
         queue = queue_name(known.target, known.tf)
@@ -469,7 +472,7 @@ class Service:
         mark = (namespace, f"{standing.request}:{standing.reason}")
         if mark not in self._memory.counted_refusals:
             about = (namespace, standing.request, standing.reason, time.time())
-            await self.ledger(self.parts.ledger.refused, *about)
+            await self.ledger.of(namespace, self.parts.ledger.refused, *about)
             _remember(self._memory.counted_refusals, mark, None)
 
     async def workloads(self, since: str, now: float) -> Workloads:

@@ -24,6 +24,7 @@ SILENT_SECONDS = 600.0
 """A life that has not written for so long has ended: its record is read no more."""
 MOST_LIVES = 10_000
 """Records that one look reads."""
+RECORD_BYTES = 2**16
 NAME = re.compile(r"([0-9a-f]{32})\.json")
 DEVICES = ("cpu", "gpu")
 HIGHEST = 1e9
@@ -55,11 +56,13 @@ class Reader:
     def _record(self, name: str) -> Mapping[str, Any] | None:
         """What a file says, nothing where it is no record; None where it cannot be read now."""
         try:
-            said = json.loads(self._store.read(FOLDER, name))
+            data = self._store.read(FOLDER, name, most=RECORD_BYTES)
         except Refused as error:
             LOG.warning("%s/%s: %s", FOLDER, name, error)
             return None
-        except ValueError:
+        try:
+            said = json.loads(data) if len(data) <= RECORD_BYTES else {}
+        except (ValueError, RecursionError):
             return {}
         return said if isinstance(said, dict) else {}
 

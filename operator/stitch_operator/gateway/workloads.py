@@ -21,7 +21,9 @@ from stitch_operator.reports import MOST_GRAPHS, Graph, Workload, Workloads
 
 TOLD_SECONDS = 86400.0
 """Pods that were silent for longer are not told any more."""
-PAGE = 500
+PAGE = 100
+MOST_LOOKED_AT = 4 * MOST_GRAPHS
+"""Rows of each kind that are read of a pod: a page is read while all others wait."""
 CONTACT_SECONDS = 60.0
 FIGURES_SECONDS = 30.0
 MOST_REMEMBERED = 50_000
@@ -136,9 +138,10 @@ def note(
     database: Connection,
     pods: Sequence[tuple[Identity, float]],
     graphs: Graphs,
+    most: int,
 ) -> None:
-    """Write sightings down. One gateway's "pending" may be written after what another one has told
-    the pod since: what the pod was told last stays."""
+    """Write sightings down, of a pod's graphs so many. One gateway's "pending" may be written after
+    what another one has told the pod since: what the pod was told last stays."""
     heard = {(identity.namespace, identity.pod): now for identity, now in pods}
     for identity, now in pods:
         touch(database, identity, now)
@@ -148,7 +151,18 @@ def note(
             f" WHERE standings.phase = '{PENDING}' OR :now >= (SELECT contact FROM pods {OF_POD})"
         )  # fmt: skip
         where = {"namespace": namespace, "pod": pod, "graph": graph}
-        _stands(database, where, one.phase, one.key, one.reason, newer, now)
+        known = f"SELECT 1 FROM standings {OF_POD} AND graph = :graph"
+        room = rows_of(database, "standings", (namespace, pod), most) < most
+        if room or run(database, known, **where).first():
+            _stands(database, where, one.phase, one.key, one.reason, newer, now)
+
+
+def rows_of(database: Connection, table: str, where: Where, most: int) -> int:
+    """How many rows a table has of a pod; counted as far as `most`."""
+    found = f"SELECT 1 FROM {table} {OF_POD} LIMIT :most"
+    named = {"namespace": where[0], "pod": where[1]}
+    counted = run(database, f"SELECT count(*) FROM ({found}) AS found", most=most, **named)
+    return int(counted.scalar_one())
 
 
 def left(database: Connection, identity: Identity, graph: str, reason: str) -> None:
@@ -257,25 +271,33 @@ def _workload(database: Connection, row: Sequence[Any]) -> Workload:
 
 
 def graphs_of(database: Connection, where: Where) -> list[Graph]:
-    """A pod's graphs: of each the last word, those that were swapped first."""
-    named = {"namespace": where[0], "pod": where[1]}
+    """A pod's graphs: of each the last word, those that were swapped first; looked for among so
+    many of each kind, those that are no refusals, and the latest, first."""
+    named = {"namespace": where[0], "pod": where[1], "most": MOST_LOOKED_AT}
     made: dict[str, Graph] = {}
     for graph, phase, key, reason in run(
-        database, f"SELECT graph, phase, key, reason FROM standings {OF_POD}", **named
+        database,
+        f"SELECT graph, phase, key, reason FROM standings {OF_POD} "
+        "ORDER BY phase = 'refused', graph LIMIT :most",
+        **named,
     ):
         made[graph] = Graph(graph=graph, phase=phase, key=key, reason=reason)
-    for graph, key, state, reason in run(
-        database, f"SELECT graph, key, state, reason FROM swaps {OF_POD} ORDER BY time", **named
+    for graph, key, state, reason, _ in run(
+        database,
+        f"SELECT * FROM (SELECT graph, key, state, reason, time FROM swaps {OF_POD} "
+        "ORDER BY time DESC LIMIT :most) AS latest ORDER BY time",
+        **named,
     ):
         known = made.get(graph, Graph(graph=graph))
         phase = "ready" if known.phase == PENDING else known.phase
         made[graph] = msgspec.structs.replace(
             known, phase=phase, key=key, swap=state, reason=reason or known.reason
         )
-    for graph, steps, baseline, stitched, low, high in run(
+    for graph, steps, baseline, stitched, low, high, _ in run(
         database,
-        "SELECT graph, steps, baseline, stitched, low, high FROM savings "
-        f"{OF_POD} AND stitched > 0 AND low IS NOT NULL AND high IS NOT NULL ORDER BY time",
+        "SELECT * FROM (SELECT graph, steps, baseline, stitched, low, high, time FROM savings "
+        f"{OF_POD} AND stitched > 0 AND low IS NOT NULL AND high IS NOT NULL "
+        "ORDER BY time DESC LIMIT :most) AS latest ORDER BY time",
         **named,
     ):
         made[graph] = msgspec.structs.replace(

@@ -57,7 +57,8 @@ def roles(release: Release) -> list[Object]:
         kinds.setdefault(one.group, []).append(one.resource)
     rules = [
         {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": WATCH},
-        {"apiGroups": [""], "resources": ["events"], "verbs": WATCH},
+        # The release before posts events of the older kind: in an upgrade it leads under this role.
+        {"apiGroups": [""], "resources": ["events"], "verbs": [*WATCH, "create"]},
         {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
         *({"apiGroups": [group], "resources": names, "verbs": WATCH}
           for group, names in kinds.items()),

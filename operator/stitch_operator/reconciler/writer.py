@@ -83,15 +83,13 @@ class Writer:
 
     def tell(self, namespace: str, workload: WorkloadReference, uid: str, held: Condition) -> bool:
         """Events on the workload and on its StitchedJob, which has this `uid`, for `kubectl
-        describe` shows those of one object; False where both were posted before."""
+        describe` shows those of one object; False where the workload's was posted before."""
         name = name_of(workload)
         transition = f"{held.type.lower()}.{held.transitions}"
         own = WorkloadReference(api_version=f"{GROUP}/{VERSION}", kind=KIND, name=name, uid=uid)
-        told = [
-            self._event(namespace, f"{name}.{transition}", workload, held),
-            self._event(namespace, f"{name}.stitchedjob.{transition}", own, held),
-        ]
-        return any(told)
+        told = self._event(namespace, f"{name}.{transition}", workload, held)
+        self._event(namespace, f"{name}.stitchedjob.{transition}", own, held)
+        return told
 
     def _event(self, namespace: str, name: str, about: WorkloadReference, held: Condition) -> bool:
         """The name says what was told of what, so that nothing is told twice."""

@@ -1,9 +1,8 @@
 /* Scalar rules that C and CUDA share: what HLO defines for integers, storage types and conversions.
  *
  * ST_INLINE is set by the including header (stitch_cpu.h, stitch_cuda.h). Every function is branch-free
- * or if-convertible, so that a loop over it vectorises. Values of f16 and bf16 live in registers as
- * float, already rounded: only loads and stores see their 16-bit patterns, and neither rounds. pred is
- * bool.
+ * or if-convertible, so that a loop over it vectorises. Values of narrow floats live in registers
+ * as float, already rounded: only loads and stores see their patterns, and neither rounds. pred is bool.
  * Suffixes are HLO's type names: st_NAME_TYPE, and st_convert_FROM_TO. */
 #ifndef STITCH_COMMON_H
 #define STITCH_COMMON_H
@@ -54,6 +53,47 @@ ST_INLINE float st_round_f16(float x) {
   uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
   uint32_t rounded = a < 0x38800000u ? tiny : normal;
   rounded = a >= 0x477ff000u ? special : rounded; /* 65520 and above, inf, NaN */
+  return st_from_bits_f32(rounded | (u & 0x80000000u));
+}
+
+/* float8 with 5 bits of exponent: the upper half of a half. What is too large becomes infinite. */
+ST_INLINE float st_load_f8e5m2(uint8_t h) { return st_load_f16((uint16_t)((uint32_t)h << 8)); }
+ST_INLINE uint8_t st_store_f8e5m2(float x) { return (uint8_t)(st_store_f16(x) >> 8); }
+ST_INLINE float st_round_f8e5m2(float x) {
+  uint32_t u = st_bits_f32(x);
+  uint32_t a = u & 0x7fffffffu;
+  uint32_t special = a > 0x7f800000u ? 0x7fc00000u : 0x7f800000u;
+  uint32_t tiny = st_bits_f32((st_from_bits_f32(a) + 128.0f) - 128.0f);
+  uint32_t normal = (a + 0xfffffu + ((a >> 21) & 1u)) & 0xffe00000u;
+  uint32_t rounded = a < 0x38800000u ? tiny : normal;
+  rounded = a >= 0x47700000u ? special : rounded; /* 61440 and above, inf, NaN */
+  return st_from_bits_f32(rounded | (u & 0x80000000u));
+}
+
+/* float8 with 4 bits of exponent and no infinity: what is too large becomes NaN, as XLA's, ml_dtypes'
+ * and TensorFlow's conversions say (the GPU's own instruction saturates). */
+ST_INLINE float st_load_f8e4m3fn(uint8_t h) {
+  uint32_t magnitude = ((uint32_t)h & 0x7fu) << 20;
+  uint32_t tiny = st_bits_f32(st_from_bits_f32(magnitude + 0x3c800000u) - 0.015625f);
+  uint32_t u = magnitude < 0x00800000u ? tiny : magnitude + 0x3c000000u;
+  u = magnitude == 0x07f00000u ? 0x7fc00000u : u;
+  return st_from_bits_f32(u | ((uint32_t)h & 0x80u) << 24);
+}
+ST_INLINE uint8_t st_store_f8e4m3fn(float x) {
+  uint32_t u = st_bits_f32(x);
+  uint32_t a = u & 0x7fffffffu;
+  uint32_t tiny = st_bits_f32(st_from_bits_f32(a) + 16384.0f) - 0x46800000u;
+  uint32_t h = a < 0x3c800000u ? tiny : (a - 0x3c000000u) >> 20;
+  h = a > 0x7f800000u ? 0x7fu : h;
+  return (uint8_t)(h | ((u >> 24) & 0x80u));
+}
+ST_INLINE float st_round_f8e4m3fn(float x) {
+  uint32_t u = st_bits_f32(x);
+  uint32_t a = u & 0x7fffffffu;
+  uint32_t tiny = st_bits_f32((st_from_bits_f32(a) + 16384.0f) - 16384.0f);
+  uint32_t normal = (a + 0x7ffffu + ((a >> 20) & 1u)) & 0xfff00000u;
+  uint32_t rounded = a < 0x3c800000u ? tiny : normal;
+  rounded = a > 0x43e80000u ? 0x7fc00000u : rounded; /* above 464, inf, NaN */
   return st_from_bits_f32(rounded | (u & 0x80000000u));
 }
 
@@ -218,10 +258,20 @@ ST_INLINE float st_with_sign_f32(float magnitude, float sign) {
   ST_INLINE bool st_convert_##f##_pred(F x) { return x != 0; }                                        \
   ST_INLINE float st_convert_##f##_f32(F x) { return (float)x; }                                      \
   ST_INLINE double st_convert_##f##_f64(F x) { return (double)x; }                                    \
-  ST_INLINE float st_convert_##f##_f16(F x) { return st_round_f16((float)x); }        \
+  ST_INLINE float st_convert_##f##_f8e4m3fn(F x) { return st_round_f8e4m3fn(st_odd_##f(x)); }         \
+  ST_INLINE float st_convert_##f##_f8e5m2(F x) { return st_round_f8e5m2(st_odd_##f(x)); }             \
+  ST_INLINE float st_convert_##f##_f16(F x) { return st_round_f16((float)x); }                        \
   ST_INLINE float st_convert_##f##_bf16(F x) { return st_round_bf16((float)x); }
 
-/* double to a 16-bit type goes through float, as TensorFlow's and ml_dtypes' conversions do. */
+/* double to a 16-bit type goes through float, as TensorFlow's conversions do; to float8 theirs round
+ * once, so the float on the way is rounded to odd: what it drops stays visible in its last bit. */
+ST_INLINE float st_odd_f32(float x) { return x; }
+ST_INLINE float st_odd_f64(double x) {
+  float y = (float)x;
+  double wide = (double)y;
+  bool above = (wide < 0 ? -wide : wide) > (x < 0 ? -x : x);
+  return st_from_bits_f32((st_bits_f32(y) - (above ? 1u : 0u)) | (wide != x ? 1u : 0u));
+}
 ST_FLOAT_TO_INTEGER(f32, float)
 ST_FLOAT_TO_INTEGER(f64, double)
 
@@ -237,6 +287,8 @@ ST_FLOAT_TO_INTEGER(f64, double)
   ST_INLINE bool st_convert_##t##_pred(T x) { return x != 0; }                                        \
   ST_INLINE float st_convert_##t##_f32(T x) { return (float)x; }                                      \
   ST_INLINE double st_convert_##t##_f64(T x) { return (double)x; }                                    \
+  ST_INLINE float st_convert_##t##_f8e4m3fn(T x) { return st_round_f8e4m3fn((float)x); }              \
+  ST_INLINE float st_convert_##t##_f8e5m2(T x) { return st_round_f8e5m2((float)x); }                  \
   ST_INLINE float st_convert_##t##_f16(T x) { return st_round_f16((float)x); }                        \
   ST_INLINE float st_convert_##t##_bf16(T x) { return st_round_bf16((float)x); }
 ST_FROM_INTEGER(s8, int8_t)
@@ -261,6 +313,8 @@ ST_FROM_PRED(u32, uint32_t)
 ST_FROM_PRED(u64, uint64_t)
 ST_FROM_PRED(f32, float)
 ST_FROM_PRED(f64, double)
+ST_FROM_PRED(f8e4m3fn, float)
+ST_FROM_PRED(f8e5m2, float)
 ST_FROM_PRED(f16, float)
 ST_FROM_PRED(bf16, float)
 
@@ -274,6 +328,8 @@ ST_BITCAST_INTEGERS(s32, int32_t, u32, uint32_t)
 ST_BITCAST_INTEGERS(s64, int64_t, u64, uint64_t)
 ST_BITCAST(f32, float, f32, float)
 ST_BITCAST(f64, double, f64, double)
+ST_BITCAST(f8e4m3fn, float, f8e4m3fn, float)
+ST_BITCAST(f8e5m2, float, f8e5m2, float)
 ST_BITCAST(f16, float, f16, float)
 ST_BITCAST(bf16, float, bf16, float)
 ST_BITCAST(pred, bool, pred, bool)
@@ -285,15 +341,20 @@ ST_INLINE uint64_t st_bitcast_f64_u64(double x) { return st_bits_f64(x); }
 ST_INLINE int64_t st_bitcast_f64_s64(double x) { return (int64_t)st_bits_f64(x); }
 ST_INLINE double st_bitcast_u64_f64(uint64_t x) { return st_from_bits_f64(x); }
 ST_INLINE double st_bitcast_s64_f64(int64_t x) { return st_from_bits_f64((uint64_t)x); }
-#define ST_BITCAST_HALF(h)                                                                            \
-  ST_INLINE uint16_t st_bitcast_##h##_u16(float x) { return st_store_##h(x); }                        \
-  ST_INLINE int16_t st_bitcast_##h##_s16(float x) { return (int16_t)st_store_##h(x); }                \
-  ST_INLINE float st_bitcast_u16_##h(uint16_t x) { return st_load_##h(x); }                           \
-  ST_INLINE float st_bitcast_s16_##h(int16_t x) { return st_load_##h((uint16_t)x); }
-ST_BITCAST_HALF(f16)
-ST_BITCAST_HALF(bf16)
-ST_INLINE float st_bitcast_f16_bf16(float x) { return st_load_bf16(st_store_f16(x)); }
-ST_INLINE float st_bitcast_bf16_f16(float x) { return st_load_f16(st_store_bf16(x)); }
+#define ST_BITCAST_NARROW(h, s, u, S, U)                                                              \
+  ST_INLINE U st_bitcast_##h##_##u(float x) { return st_store_##h(x); }                               \
+  ST_INLINE S st_bitcast_##h##_##s(float x) { return (S)st_store_##h(x); }                            \
+  ST_INLINE float st_bitcast_##u##_##h(U x) { return st_load_##h(x); }                                \
+  ST_INLINE float st_bitcast_##s##_##h(S x) { return st_load_##h((U)x); }
+ST_BITCAST_NARROW(f8e4m3fn, s8, u8, int8_t, uint8_t)
+ST_BITCAST_NARROW(f8e5m2, s8, u8, int8_t, uint8_t)
+ST_BITCAST_NARROW(f16, s16, u16, int16_t, uint16_t)
+ST_BITCAST_NARROW(bf16, s16, u16, int16_t, uint16_t)
+#define ST_BITCAST_NARROWS(a, b)                                                                      \
+  ST_INLINE float st_bitcast_##a##_##b(float x) { return st_load_##b(st_store_##a(x)); }              \
+  ST_INLINE float st_bitcast_##b##_##a(float x) { return st_load_##a(st_store_##b(x)); }
+ST_BITCAST_NARROWS(f16, bf16)
+ST_BITCAST_NARROWS(f8e4m3fn, f8e5m2)
 
 /* reduce-precision to exponent_bits and mantissa_bits, round to nearest even; tiny values become 0. */
 #define ST_REDUCE_PRECISION(t, T, U, MANTISSA, BIAS, EXPONENT_BITS)                                   \

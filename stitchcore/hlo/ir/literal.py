@@ -72,7 +72,7 @@ def parse_literal(text: str, shape: Shape) -> Literal:
     values = np.fromstring(flat, working, sep=",") if flat.strip() else np.empty(0, working)
     if values.size != flat.count(",") + bool(flat.strip()):
         raise ValueError("malformed array constant")
-    if target.itemsize == 2 and kind == "float":
+    if DTYPES[shape.dtype].narrow:
         values = values.astype(np.float32)
     with np.errstate(over="ignore"):
         array = values.astype(target)

@@ -2,7 +2,7 @@
 loop IR's interpreter share.
 
 Every function takes arrays of one working type (float32 or float64 for floats, the storage type for
-integers and pred) and returns an array; `opcodes.compute` widens bf16 and f16 before and rounds and
+integers and pred) and returns an array; `opcodes.compute` widens narrow floats before, rounds and
 flushes after. Where TensorFlow's CPU kernels and XLA disagree on an edge (out-of-range float to
 integer conversion, NaN in maximum), TensorFlow's rule is the one written here.
 """
@@ -230,9 +230,18 @@ def convert(x: Array, target: np.dtype[Any]) -> Array:
         return np.not_equal(x, 0)
     if target.kind in "iu" and x.dtype.kind not in "iub":
         return _truncate(x.astype(np.float64), target)
-    if target.itemsize == 2 and target.kind not in "iu" and x.dtype == np.float64:
-        return x.astype(np.float32).astype(target)
+    if target.itemsize < 4 and target.kind not in "iu" and x.dtype == np.float64:
+        return (x.astype(np.float32) if target.itemsize == 2 else _odd(x)).astype(target)
     return x.astype(target)
+
+
+def _odd(x: Array) -> Array:
+    """float64 as float32, what is dropped kept in the last bit: narrower types than 16 bits are
+    rounded once by TensorFlow, and so they are by rounding this (Boldo and Melquiond 2008)."""
+    nearest = x.astype(np.float32)
+    wide = nearest.astype(np.float64)
+    bits = nearest.view(np.uint32) - (np.abs(wide) > np.abs(x)).astype(np.uint32)
+    return np.asarray(bits | (wide != x).astype(np.uint32)).view(np.float32)
 
 
 def _truncate(x: Array, target: np.dtype[Any]) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 from stitchcore.hlo.ir.numerics import Array
@@ -41,7 +42,7 @@ class Opcode:
     `arity` None means any number. `numpy` is the meaning on working-type arrays (numerics.py);
     `attributes` are passed to it by keyword (use `opcodes.compute`, which also rounds). `c` maps a
     dtype kind ("float", "integer", "pred") to a C expression over {0}, {1}, ..., {t} (the type the
-    result is computed in: f32 for bf16 and f16), {s} (likewise of the last operand), {from} and
+    result is computed in: f32 for narrow floats), {s} (likewise of the last operand), {from} and
     {to} (their storage types) and {op} (compare's operator); `cuda` only holds what differs.
     `flops` is work per output element (a reduce: per input element, set by its reducer), `gpu` the
     instructions of a GPU for one of f32: float32, integer (with moves, comparisons and branches),
@@ -137,14 +138,17 @@ def lowest(dtype: str) -> bool | int | float:
     kind = DTYPES[dtype].kind
     if kind == "pred":
         return False
-    return -np.inf if kind == "float" else int(np.iinfo(DTYPES[dtype].numpy).min)
+    return -highest(dtype) if kind == "float" else int(np.iinfo(DTYPES[dtype].numpy).min)
 
 
 def highest(dtype: str) -> bool | int | float:
     kind = DTYPES[dtype].kind
     if kind == "pred":
         return True
-    return np.inf if kind == "float" else int(np.iinfo(DTYPES[dtype].numpy).max)
+    if kind == "float":  # f8e4m3fn has no infinity
+        limits = ml_dtypes.finfo(DTYPES[dtype].numpy)  # type: ignore[no-untyped-call]
+        return np.inf if np.isinf(limits.dtype.type(np.inf)) else float(limits.max)
+    return int(np.iinfo(DTYPES[dtype].numpy).max)
 
 
 def zero(dtype: str) -> bool | int | float:

@@ -195,7 +195,9 @@ _ELEMENTWISE = (
         FLOAT,
         flops=4,
         gpu=(0, 12, 0),
-        c=templates("st_reduce_precision_{t}({0}, {exponent_bits}, {mantissa_bits})"),
+        c=templates(
+            "st_convert_{t}_{to}(st_reduce_precision_{t}({0}, {exponent_bits}, {mantissa_bits}))"
+        ),
         attributes=("exponent_bits", "mantissa_bits"),
     ),
     binary(ADD, numerics.add, ANY, c=infix("+", ADD, "({0} | {1})"), identity=zero, ulp=0.5),
@@ -396,7 +398,7 @@ def compute(
 ) -> Array:
     """Elementwise `name` on storage arrays, rounded to `dtype`, denormals flushed.
 
-    bf16 and f16 operands are computed in float32 and rounded once. Shapes must broadcast.
+    Narrow floats are computed in float32 and rounded once. Shapes must broadcast.
     """
     target = DTYPES[dtype].numpy
     if name == BITCAST_CONVERT:

@@ -32,8 +32,8 @@ def widen(array: Array, dtype: str, precision: Precision) -> Array:
 
 
 def working(array: Array) -> Array:
-    """A value ready for arithmetic: bf16 and f16 as float32, denormals flushed."""
-    if array.dtype.itemsize == 2 and array.dtype.kind not in "iu":
+    """A value ready for arithmetic: narrow floats as float32, denormals flushed."""
+    if array.dtype.itemsize < 4 and array.dtype.kind not in "iub":
         array = array.astype(np.float32)
     return flush(array)
 
@@ -46,7 +46,7 @@ def round_to_dtype(array: Array, dtype: str, precision: Precision) -> Array:
 
 
 def round_wide(array: Array, dtype: str) -> Array:
-    """A float64 result with the range of `dtype`; bf16 and f16 are rounded as well."""
+    """A float64 result with the range of `dtype`; narrow floats are rounded as well."""
     if dtype == "f32":
         big = np.abs(array) >= _F32_OVERFLOW
         small = np.abs(array) < np.finfo(np.float32).tiny

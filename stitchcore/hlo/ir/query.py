@@ -74,7 +74,7 @@ def scatter_refusal(node: Instruction) -> str | None:
     swapped = record.commutative and set(root.operands) == set(body.parameters)
     if record.kind != "elementwise" or record.attributes or not (in_order or swapped):
         return "a function that is not one opcode"
-    if DTYPES[node.shape.dtype].kind == "float" and DTYPES[node.shape.dtype].bytes == 2:
+    if DTYPES[node.shape.dtype].narrow:
         return f"sums of {node.shape.dtype}"
     return None
 

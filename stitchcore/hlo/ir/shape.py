@@ -19,6 +19,11 @@ class DType:
     bytes: int
     kind: str  # "float" | "signed" | "unsigned" | "pred"
 
+    @property
+    def narrow(self) -> bool:
+        """Whether it is a float that is only stored: computed in f32, and rounded."""
+        return self.kind == "float" and self.bytes < 4
+
 
 def _dtype(name: str, numpy: object, kind: str) -> tuple[str, DType]:
     dtype = np.dtype(numpy)  # type: ignore[call-overload]
@@ -36,6 +41,8 @@ DTYPES: dict[str, DType] = dict(
         _dtype("u16", np.uint16, "unsigned"),
         _dtype("u32", np.uint32, "unsigned"),
         _dtype("u64", np.uint64, "unsigned"),
+        _dtype("f8e4m3fn", ml_dtypes.float8_e4m3fn, "float"),
+        _dtype("f8e5m2", ml_dtypes.float8_e5m2, "float"),
         _dtype("f16", np.float16, "float"),
         _dtype("bf16", ml_dtypes.bfloat16, "float"),
         _dtype("f32", np.float32, "float"),

@@ -54,8 +54,7 @@ def _outside(node: Instruction, reducer: str) -> Instruction:
 
 
 def _sum_type(reducer: str, dtype: str) -> str:
-    narrow = DTYPES[dtype].kind == "float" and DTYPES[dtype].bytes == 2
-    return "f32" if narrow and op.record(reducer).ulp > 0 else dtype
+    return "f32" if DTYPES[dtype].narrow and op.record(reducer).ulp > 0 else dtype
 
 
 def _is_small(window: Sequence[WindowDim]) -> bool:

@@ -179,8 +179,8 @@ def convert_of_convert(node: Instruction) -> Instruction | None:
     return builder.convert(source, node.shape.dtype)
 
 
-_MANTISSA = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
-_EXPONENT = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
+_MANTISSA = {"f8e4m3fn": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_EXPONENT = {"f8e4m3fn": 4, "f8e5m2": 5, "f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 
 
 def _lossless(source: str, target: str) -> bool:
@@ -195,7 +195,7 @@ def _lossless(source: str, target: str) -> bool:
         return wide and _EXPONENT.get(target, 0) >= _EXPONENT[source]
     bits = a.bytes * 8 - (a.kind == "signed")
     if b.kind == "float":
-        return bits <= _MANTISSA[target] and target != "f16"
+        return bits <= _MANTISSA[target] and _EXPONENT[target] >= _EXPONENT["f32"]
     if a.kind == "signed" and b.kind == "unsigned":
         return False
     return b.bytes * 8 - (b.kind == "signed") >= bits

@@ -183,3 +183,51 @@ def short_iota(node: Instruction) -> Instruction | None:
     if node.shape.dims[node["iota_dimension"]] != 1:
         return None
     return builder.splat(0, node)
+
+
+def batched_gather(node: Instruction) -> Instruction | None:
+    """Components of the index vectors that count along a dimension of the indices, as many as there
+    are places for them, make a batch of that dimension; where there is one place, it is the only
+    start."""
+    operand, indices = node.operands
+    vector = node["index_vector_dim"]
+    if indices.opcode != op.CONCATENATE or indices["dimensions"] != (vector,):
+        return None
+    collapsed, dims = set(node["collapsed_slice_dims"]), operand.shape.dims
+    batching = dict(
+        zip(
+            node.get("operand_batching_dims", ()),
+            node.get("start_indices_batching_dims", ()),
+            strict=True,
+        )
+    )
+    pieces: list[Instruction] = []
+    starts: list[int] = []
+    rest = list(node["start_index_map"])
+    for piece in indices.operands:
+        extent = piece.shape.dims[vector]
+        if not isinstance(extent, int):
+            return None
+        own, rest = rest[:extent], rest[extent:]
+        place = own[0] if extent == 1 and own[0] in collapsed else None
+        if place is not None and dims[place] == 1:
+            continue
+        if place is not None and piece.opcode == op.IOTA:
+            along = piece["iota_dimension"]
+            taken = along == vector or along in batching.values()
+            if not taken and piece.shape.dims[along] == dims[place]:
+                batching[place] = along
+                continue
+        pieces.append(piece)
+        starts += own
+    if not pieces or len(pieces) == len(indices.operands):
+        return None
+    attributes = dict(node.attributes) | {
+        "collapsed_slice_dims": tuple(d for d in node["collapsed_slice_dims"] if d not in batching),
+        "start_index_map": tuple(starts),
+        "operand_batching_dims": tuple(sorted(batching)),
+        "start_indices_batching_dims": tuple(batching[d] for d in sorted(batching)),
+    }
+    return instruction(
+        op.GATHER, node.shape, (operand, builder.concatenate(pieces, vector)), **attributes
+    )

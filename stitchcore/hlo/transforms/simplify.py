@@ -87,6 +87,7 @@ RULES: tuple[NamedRule, ...] = (
     _rule(rules_movement.no_padding, op.PAD),
     _rule(rules_movement.short_reverse, op.REVERSE),
     _rule(rules_movement.short_iota, op.IOTA),
+    _rule(rules_movement.batched_gather, op.GATHER),
     _rule(rules_structure.reduce_of_unit_dimensions, op.REDUCE),
     _rule(rules_structure.element_of_tuple, op.GET_TUPLE_ELEMENT),
     _rule(rules_structure.decided_conditional, op.CONDITIONAL),

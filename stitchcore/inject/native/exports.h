@@ -91,9 +91,8 @@ STITCH_EXPORT int stitch_watch_memory(int step);
 STITCH_EXPORT void stitch_unwatch_memory(int step);
 STITCH_EXPORT int64_t stitch_read_memory(int step, StitchPeak* out, int64_t capacity);
 
-// failures.cc: failures of stitched operations so far, each a line: kernel key, or the node's name
-// where its results were wrong, TAB, how often, TAB, the first message. To be freed; nullptr when
-// there was none.
+// failures.cc: failures of stitched operations so far, each a line: how often, kernel key, the
+// node's name, the message, TABs between. To be freed; nullptr when there was none.
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place

@@ -11,14 +11,9 @@
 namespace stitch {
 namespace {
 
-struct Failure {
-  int64_t count = 0;
-  std::string first;
-};
-
 struct Failures {
   std::mutex mutex;
-  std::map<std::string, Failure> all;
+  std::map<std::string, int64_t> all;  // by kernel, node and message, a TAB between them
 };
 
 // Never destroyed: a step may still fail while static destructors run.
@@ -29,13 +24,12 @@ Failures& Instance() {
 
 }  // namespace
 
-void AddFailure(const std::string& key, const std::string& message) {
+void AddFailure(const std::string& kernel, const std::string& node, const std::string& message) {
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
   Failures& failures = Instance();
   std::lock_guard<std::mutex> lock(failures.mutex);
-  Failure& failure = failures.all[key];
-  if (failure.count++ == 0) failure.first = line;
+  failures.all[kernel + '\t' + node + '\t' + line]++;
 }
 
 }  // namespace stitch
@@ -45,8 +39,8 @@ char* stitch_failures() {
   std::lock_guard<std::mutex> lock(failures.mutex);
   if (failures.all.empty()) return nullptr;
   std::string text;
-  for (const auto& [key, failure] : failures.all) {
-    text += key + '\t' + std::to_string(failure.count) + '\t' + failure.first + '\n';
+  for (const auto& [failure, count] : failures.all) {
+    text += std::to_string(count) + '\t' + failure + '\n';
   }
   return strdup(text.c_str());
 }

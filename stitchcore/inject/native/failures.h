@@ -7,9 +7,9 @@
 
 namespace stitch {
 
-// Counts the failures of each kernel key, or of a node where its results were wrong, and keeps the
-// first message.
-void AddFailure(const std::string& key, const std::string& message);
+// Counts the failures of each kernel in each node by message: other nodes have the same kernel, but
+// other sizes and data.
+void AddFailure(const std::string& kernel, const std::string& node, const std::string& message);
 
 }  // namespace stitch
 

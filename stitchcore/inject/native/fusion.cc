@@ -199,7 +199,7 @@ Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
   }
   if (Fault("construct", key)) error = "a fault on purpose";
   if (!error.empty() && fusion->fallback.function.empty()) {
-    AddFailure(key, error);
+    AddFailure(key, fusion->name, error);
     TF_SetStatus(status.status, TF_INTERNAL, ("stitch: " + error).c_str());
     TF_OpKernelConstruction_Failure(context, status.status);
   }

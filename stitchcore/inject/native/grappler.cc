@@ -171,7 +171,9 @@ char* stitch_shapes(const void* opaque, const char* names, size_t* size) {
   if (!Api().complete) return nullptr;
   TF_Status* status = TF_NewStatus();
   TF_GraphProperties* properties = Api().properties(static_cast<const TF_GrapplerItem*>(opaque));
-  Api().infer(properties, /*assume_valid_feeds=*/0, /*aggressive_shape_inference=*/0,
+  // What a session is fed has the shape that the placeholder declares: else its rank would be
+  // unknown, and nothing that hangs on it could be stitched. A launch checks what enters the graph.
+  Api().infer(properties, /*assume_valid_feeds=*/1, /*aggressive_shape_inference=*/0,
               /*include_input_tensor_values=*/0, /*include_output_tensor_values=*/0, status);
   std::string records;
   bool ok = TF_GetCode(status) == TF_OK;

@@ -149,10 +149,10 @@ class Call {
     Release();
     if (overwritten_ || fallback.function.empty()) {
       why_ = "stitch: " + why_;
-      AddFailure(fusion_.key, why_);
+      AddFailure(fusion_.key, fusion_.name, why_);
       return Raise(TF_INTERNAL, why_);
     }
-    if (!why_.empty()) AddFailure(fusion_.key, why_);
+    if (!why_.empty()) AddFailure(fusion_.key, fusion_.name, why_);
     if (!why_.empty() && why_.rfind(kGuard, 0) != 0) *fusion_.retired = true;
     Results results = CallFunction({});
     if (results != nullptr && HandOn(results.get(), fallback.takers)) {
@@ -349,8 +349,7 @@ class Call {
       fusion_.proved.store(true, std::memory_order_release);
       return;
     }
-    // By the node, not by its kernel: another region may have the same kernel, and other data.
-    AddFailure(fusion_.name, kWrong + said);
+    AddFailure(fusion_.key, fusion_.name, kWrong + said);
     fusion_.wrong = true;
   }
 
@@ -382,12 +381,10 @@ class Call {
   bool BindSymbols() {
     for (size_t i = 0; i < table_.symbols.size(); i++) {
       const Symbol& symbol = table_.symbols[i];
-      TF_Tensor* tensor = nullptr;
-      TF_GetInput(context_, symbol.input, &tensor, status_.status);
-      if (!Check()) return false;
-      bool has_axis = symbol.axis < TF_NumDims(tensor);
-      int64_t extent = has_axis ? TF_Dim(tensor, symbol.axis) - symbol.offset : -1;
-      TF_DeleteTensor(tensor);
+      int64_t dims[kMaxRank];
+      bool has_axis = symbol.axis < InputShape(symbol.input, dims);
+      if (!status_.ok()) return false;
+      int64_t extent = has_axis ? dims[symbol.axis] - symbol.offset : -1;
       if (!has_axis || extent < 0 || extent % symbol.scale != 0) {
         return Fail(kGuard + std::to_string(symbol.input) + " does not fit its symbol");
       }
@@ -521,13 +518,20 @@ class Call {
       *rank = variables_[i].value_rank;
       return variables_[i].value_dims;
     }
+    *rank = InputShape(op_input, storage);
+    return storage;
+  }
+
+  // The rank of an op input that is no variable, and its sizes; -1 above a kernel's.
+  int InputShape(int op_input, int64_t* dims) {
+    if (Shim() != nullptr) return Shim()->input_shape(context_, op_input, dims);
     TF_Tensor* tensor = nullptr;
     TF_GetInput(context_, op_input, &tensor, status_.status);
-    if (!Check()) return storage;
-    *rank = TF_NumDims(tensor) > kMaxRank ? -1 : TF_NumDims(tensor);
-    for (int axis = 0; axis < *rank; axis++) storage[axis] = TF_Dim(tensor, axis);
+    if (!Check()) return -1;
+    int rank = TF_NumDims(tensor) > kMaxRank ? -1 : TF_NumDims(tensor);
+    for (int axis = 0; axis < rank; axis++) dims[axis] = TF_Dim(tensor, axis);
     TF_DeleteTensor(tensor);
-    return storage;
+    return rank;
   }
 
   bool CheckGuards() {

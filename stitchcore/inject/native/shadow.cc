@@ -31,9 +31,20 @@ constexpr unsigned kRoundingBits = 0x6000u;  // of the floating-point control re
 struct BFloat16 {
   uint16_t bits;
 };
-struct Half {
-  uint16_t bits;
+// A float with so many bits of fraction. Without infinities the largest exponent is a number's too,
+// and all ones are NaN.
+template <typename Bits, int kFractionBits, int kBias, bool kInfinite>
+struct ShortFloat {
+  static constexpr int kSign = 1 << (8 * sizeof(Bits) - 1), kFraction = 1 << kFractionBits;
+  static constexpr int kNan = kSign - 1, kSpecial = kInfinite ? kSign - kFraction : kNan;
+  static constexpr int kLowest = 1 - kBias - kFractionBits;  // the exponent of its smallest value
+  static constexpr int kHighest = kInfinite ? kBias + 1 : kBias + 2;  // of what is beyond them all
+  static constexpr int kDigits = kFractionBits + 1;
+  Bits bits;
 };
+using Half = ShortFloat<uint16_t, 10, 15, true>;
+using Float8E5M2 = ShortFloat<uint8_t, 2, 15, true>;
+using Float8E4M3 = ShortFloat<uint8_t, 3, 7, false>;
 
 double Wide(float value) { return value; }
 double Wide(double value) { return value; }
@@ -43,12 +54,17 @@ double Wide(BFloat16 value) {
   memcpy(&wide, &bits, sizeof wide);
   return wide;
 }
-double Wide(Half value) {
-  int exponent = value.bits >> 10 & 31, fraction = value.bits & 1023;
-  double size = exponent == 31 ? (fraction != 0 ? std::nan("") : HUGE_VAL)
-                : exponent == 0 ? std::ldexp(fraction, -24)
-                                : std::ldexp(1024 + fraction, exponent - 25);
-  return value.bits >> 15 ? -size : size;
+template <typename Bits, int kFractionBits, int kBias, bool kInfinite>
+double Wide(ShortFloat<Bits, kFractionBits, kBias, kInfinite> value) {
+  using Type = decltype(value);
+  int magnitude = value.bits & ~Type::kSign, fraction = magnitude % Type::kFraction;
+  int lowest = std::max(magnitude / Type::kFraction - 1, 0) + Type::kLowest;
+  if (magnitude >= Type::kFraction) fraction += Type::kFraction;
+  bool infinite = kInfinite && magnitude == Type::kSpecial;
+  double size = infinite                     ? HUGE_VAL
+                : magnitude >= Type::kSpecial ? std::nan("")
+                                              : std::ldexp(fraction, lowest);
+  return value.bits & Type::kSign ? -size : size;
 }
 template <typename T>
 std::enable_if_t<std::is_integral<T>::value, double> Wide(T value) {
@@ -64,15 +80,17 @@ void Narrow(double value, BFloat16* to) {  // to nearest, ties to even
   if (std::isfinite(wide)) bits += 0x7fff + (bits >> 16 & 1);
   to->bits = static_cast<uint16_t>(bits >> 16);
 }
-void Narrow(double value, Half* to) {
-  int exponent, bits = std::isnan(value) ? 0x7e00 : 0x7c00;
-  if (std::abs(value) < 65520) {
+template <typename Bits, int kFractionBits, int kBias, bool kInfinite>
+void Narrow(double value, ShortFloat<Bits, kFractionBits, kBias, kInfinite>* to) {
+  using Type = std::remove_pointer_t<decltype(to)>;
+  int exponent, bits = std::isnan(value) ? Type::kNan : Type::kSpecial;
+  if (std::abs(value) < std::ldexp(1.0, Type::kHighest)) {
     std::frexp(value, &exponent);
-    int lowest = std::max(exponent - 11, -24);
-    long fraction = std::lrint(std::ldexp(std::abs(value), -lowest));
-    bits = (lowest + 24) * 1024 + static_cast<int>(fraction);
+    int lowest = std::max(exponent - Type::kDigits, Type::kLowest);
+    int fraction = static_cast<int>(std::lrint(std::ldexp(std::abs(value), -lowest)));
+    bits = std::min((lowest - Type::kLowest) * Type::kFraction + fraction, Type::kSpecial);
   }
-  to->bits = static_cast<uint16_t>(bits | (std::signbit(value) ? 0x8000 : 0));
+  to->bits = static_cast<Bits>(bits | (std::signbit(value) ? Type::kSign : 0));
 }
 template <typename T>
 std::enable_if_t<std::is_integral<T>::value> Narrow(double, T*) {}
@@ -85,6 +103,8 @@ bool WithType(int type, Use use) {
     case 2: return use(double{}), true;
     case 14: return use(BFloat16{}), true;
     case 19: return use(Half{}), true;
+    case 24: return use(Float8E5M2{}), true;
+    case 25: return use(Float8E4M3{}), true;
     case 3: return use(int32_t{}), true;
     case 4: return use(uint8_t{}), true;
     case 5: return use(int16_t{}), true;
@@ -108,6 +128,8 @@ Float FloatOf(int type) {
     case 2: return {0x1p-52, 0x1p-1021};
     case 14: return {0x1p-7, 0x1p-125};
     case 19: return {0x1p-10, 0x1p-14};
+    case 24: return {0x1p-2, 0x1p-16};
+    case 25: return {0x1p-3, 0x1p-9};
     default: return {};
   }
 }
@@ -236,7 +258,7 @@ class Comparison {
   double Tolerated(size_t result, double theirs) const {
     const ShadowResult& one = shadow_.results[result];
     Float kind = FloatOf(one.type);
-    if (kind.unit == 0) return 0;
+    if (kind.unit == 0 || !std::isfinite(theirs)) return 0;
     double own = one.tolerance > 0 ? one.tolerance : std::min(0.0625, 1024 * kind.unit);
     return own * (std::abs(theirs) + scale_[result]) + kind.least;
   }

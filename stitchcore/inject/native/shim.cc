@@ -368,6 +368,13 @@ int AllocatorKeeps(void* context) {
   return allocator->Name() == "mklcpu";  // a BFCAllocator, which never gives a region back
 }
 
+int InputShape(void* context, int input, int64_t* dims) {
+  const tensorflow::TensorShape& shape = Context(context)->input(input).shape();
+  if (shape.dims() > kShimRank) return -1;
+  for (int axis = 0; axis < shape.dims(); axis++) dims[axis] = shape.dim_size(axis);
+  return shape.dims();
+}
+
 void* GpuStream(void* context) {
   auto* device = Context(context)->op_device_context();
   auto* stream = device == nullptr ? nullptr : device->stream();
@@ -376,7 +383,7 @@ void* GpuStream(void* context) {
 
 const StitchShim kShim = {kShimVersion, Threads,      Schedule,       OpenVariables, CloseVariables,
                           ForwardInput, AddFunctions, CallFunction,   ResultOf,      HandOn,
-                          CloseResults, AllocatorKeeps, GpuStream};
+                          CloseResults, AllocatorKeeps, GpuStream, InputShape};
 
 // The plug-in's TF_InitGraph: given to the shim before TensorFlow loads it as a plug-in of its own.
 using Optimizer = void (*)(TP_OptimizerRegistrationParams*, TF_Status*);

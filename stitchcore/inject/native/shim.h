@@ -10,7 +10,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 9;
+constexpr int64_t kShimVersion = 10;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -92,6 +92,9 @@ struct StitchShim {
   int (*allocator_keeps)(void* context);
   // The CUstream that a kernel on a GPU computes in; nullptr where the device has none.
   void* (*gpu_stream)(void* context);
+  // The rank of an op input that is no variable, and its sizes in `dims`; -1 above kShimRank. The C
+  // API makes a tensor of its own for that, a tenth of a microsecond.
+  int (*input_shape)(void* context, int input, int64_t* dims);
 };
 
 typedef const StitchShim* (*StitchShimEntry)();  // exported as "stitch_shim"

@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,9 @@ struct Step {
   std::deque<Pending> pending;  // oldest first
   std::atomic<bool> marked{false};  // `marker` is there
   Marker marker;
+  // Where each thread's call begins on the device. A call that fails leaves its mark: it may not be
+  // its thread's, which ends with the process, when the driver is not to be called any more.
+  std::map<std::thread::id, std::shared_ptr<DeviceMark>> begins;
   int64_t written = 0;
   std::vector<StitchInterval> ring;
 };
@@ -262,12 +266,6 @@ void stitch_pass_step(int step, int arm) {
 
 namespace {
 
-// Where calls of this thread begin on their device.
-std::map<int, std::shared_ptr<stitch::DeviceMark>>& Begun() {
-  thread_local std::map<int, std::shared_ptr<stitch::DeviceMark>> begun;
-  return begun;
-}
-
 std::shared_ptr<stitch::DeviceMark> MarkNow(stitch::Step* step) {
   return step->marked.load(std::memory_order_acquire) ? step->marker() : nullptr;
 }
@@ -280,15 +278,18 @@ std::shared_ptr<stitch::DeviceMark> MarkNow(stitch::Step* step) {
 // and it is as long as that work. Calls before a gate has told the stream tell nothing.
 void stitch_begin_call(int number) {
   stitch::Step* step = stitch::Find(number);
-  if (step != nullptr) Begun()[number] = MarkNow(step);
+  if (step == nullptr) return;
+  auto mark = MarkNow(step);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  step->begins[std::this_thread::get_id()].swap(mark);
 }
 
 void stitch_record_call(int number, int arm, int64_t nanoseconds, int on_gpu) {
   stitch::Step* step = stitch::Find(number);
   if (step == nullptr || arm < 0 || arm > 1) return;
   auto end = on_gpu ? MarkNow(step) : nullptr;
-  auto begin = on_gpu ? std::move(Begun()[number]) : nullptr;
   std::lock_guard<std::mutex> lock(step->mutex);
+  auto begin = on_gpu ? std::move(step->begins[std::this_thread::get_id()]) : nullptr;
   stitch::CountCall(step, arm);
   step->within = 1;
   step->passes[arm]++;

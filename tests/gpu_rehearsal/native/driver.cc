@@ -83,9 +83,20 @@ Context* ContextOf(int device) {
   return known ? &(*all)[device] : nullptr;
 }
 
+// A thread's own state is gone when it ends, and with the main thread the driver: who calls it
+// then, from a destructor, writes into memory that is somebody else's.
 std::vector<Context*>& Pushed() {
-  thread_local std::vector<Context*> pushed;
-  return pushed;
+  thread_local bool ended = false;
+  struct Own {
+    std::vector<Context*> pushed;
+    ~Own() { ended = true; }
+  };
+  thread_local Own own;
+  if (ended) {
+    fprintf(stderr, "[fake_gpu] driver: called by a thread that has ended\n");
+    abort();
+  }
+  return own.pushed;
 }
 
 Context* Current() { return Pushed().empty() ? ContextOf(ComputingOn()) : Pushed().back(); }

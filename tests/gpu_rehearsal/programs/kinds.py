@@ -1,6 +1,6 @@
 """Small jobs of each kind, to the same figures whether they are stitched or not.
 
-    kinds.py OUT fit|while_loop|inference|session|mixed|mirrored|unaligned|both [STEPS]
+    kinds.py OUT fit|while_loop|inference|failing|session|mixed|mirrored|unaligned|both [STEPS]
 
 OUT gets numbers that the job computed: losses, or sums of results.
 """
@@ -88,6 +88,20 @@ def inference():
         return tf.nn.softmax(hidden_of(hidden_of(x, w, gain), deep, gain) * 3.0)
 
     return [float(tf.reduce_max(predicted(tf.constant(X * i)))) for i in range(1, STEPS)]
+
+
+def failing():
+    """A function called for its results, of which the last call ends with the user's error."""
+    w, gain = tf.Variable(normal(32, 128)), tf.Variable(np.ones(128, np.float32))
+    deep = tf.Variable(normal(128, 128))
+
+    @tf.function(input_signature=[tf.TensorSpec([64, 32]), tf.TensorSpec([None, 1])])
+    def predicted(x, last):
+        hidden = hidden_of(hidden_of(x, w, gain), deep, gain)
+        return tf.matmul(tf.nn.softmax(hidden * 3.0), last)
+
+    x = tf.constant(X)
+    return [float(predicted(x, tf.ones([n, 1]))[0, 0]) for n in [128] * STEPS + [127]]
 
 
 def session():

@@ -31,6 +31,7 @@ class Made:
 
     token: str
     document: Object
+    audience: str = AUDIENCE
 
     @property
     def uid(self) -> str:
@@ -53,8 +54,10 @@ class Pods:
         node: str = "",
         account: str = "default",
         ago: float = 0.0,
+        audience: str = AUDIENCE,
     ) -> Made:
-        """A pod of a Job of this name, that began so many seconds ago; in place of one before."""
+        """A pod of a Job of this name, that began so many seconds ago; in place of one before. Its
+        token is for `audience`."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago))
         name, uid = f"{job}-0", str(uuid.uuid4())
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": f"uid-of-{job}",
@@ -76,7 +79,7 @@ class Pods:
             if (about["namespace"], about["name"]) == (namespace, name):
                 del self.made[other]
         token = f"token-of-{uid}"
-        self.made[token] = Made(token, document)
+        self.made[token] = Made(token, document, audience)
         return self.made[token]
 
     def reader(self) -> Made:
@@ -112,13 +115,13 @@ class Pods:
 
     def _reviewed(self, spec: Object) -> Object:
         found = self.made.get(spec["token"])
-        if found is None or AUDIENCE not in spec["audiences"]:
+        if found is None or found.audience not in spec["audiences"]:
             return {"authenticated": False}
         about = found.document["metadata"]
         account = found.document["spec"]["serviceAccountName"]
         extra = {POD_NAME: [about["name"]], POD_UID: [about["uid"]]}
         user = {"username": f"system:serviceaccount:{about['namespace']}:{account}", "extra": extra}
-        return {"authenticated": True, "audiences": [AUDIENCE], "user": user}
+        return {"authenticated": True, "audiences": [found.audience], "user": user}
 
 
 @contextlib.contextmanager
@@ -143,7 +146,7 @@ def answering(answer: Callable[[str, Any], tuple[int, Any]]) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

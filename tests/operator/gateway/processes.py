@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,35 +16,25 @@ import httpx
 import pytest
 
 from stitch_operator.gateway import tls
+from tests import lean
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
-PATHS = [str(ROOT), str(ROOT / "operator"), str(ROOT / "worker")]
 TOKEN = "t" * 32
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(what: str, found: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {seconds:g} s")
-
-
 @contextlib.contextmanager
-def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is killed at the end."""
+def started(
+    command: Sequence[str], log: Path, more: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, with `more` in its environment, that is killed at the end."""
     with log.open("ab") as output:
         environment = {
-            "PYTHONPATH": ":".join(PATHS),
+            "PYTHONPATH": ":".join(lean.SOURCES),
             "PATH": "/usr/bin:/bin",
             "HOME": str(log.parent),
+            **(more or {}),
         }
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
@@ -63,7 +52,7 @@ def redis(port: int, folder: Path) -> Iterator[str]:
         pytest.skip("redis-server is missing: apt-get install redis-server")
     command = [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
     with started(command, folder / "redis.log"):
-        wait_for("redis", lambda: _open(port))
+        wait_for(lambda: _open(port), "redis")
         yield f"redis://127.0.0.1:{port}/0"
 
 
@@ -84,7 +73,12 @@ class Gateway:
 
 @contextlib.contextmanager
 def gateway(
-    folder: Path, broker: str, *arguments: str, token: bool = True, ledger: str = ""
+    folder: Path,
+    broker: str,
+    *arguments: str,
+    token: bool = True,
+    ledger: str = "",
+    more: Mapping[str, str] | None = None,
 ) -> Iterator[Gateway]:
     """A gateway on `folder`, which holds its store and certificate, and its ledger unless that is
     elsewhere. Without `token` it asks the API server of `arguments` who its clients are."""
@@ -105,16 +99,16 @@ def gateway(
     ]
     url = f"https://localhost:{port}"
     with (
-        started(command, folder / "gateway.log") as process,
+        started(command, folder / "gateway.log", more) as process,
         httpx.Client(
             base_url=url,
             verify=tls.trusting(folder / "ca.pem"),
             headers={"Authorization": f"Bearer {TOKEN}"},
             trust_env=False,
-            timeout=20.0,
+            timeout=100.0,
         ) as client,
     ):
-        wait_for("gateway", lambda: _ready(client, process), 120)
+        wait_for(lambda: _ready(client, process), "gateway")
         yield Gateway(process, client, url, f"http://127.0.0.1:{metrics}/metrics")
 
 
@@ -128,4 +122,4 @@ def _ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> bool:
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> int:
     """Send a signal and wait; the exit code."""
     process.send_signal(number)
-    return process.wait(30)
+    return process.wait(120)

@@ -13,6 +13,8 @@ import pytest
 
 from stitch_operator.dashboards.panels import VARIABLES
 from tests.operator.gateway import processes
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 Found = list[tuple[dict[str, str], float]]
 
@@ -36,7 +38,7 @@ def scraping(folder: Path, metrics: Sequence[str], rules: Path | None = None) ->
         "rule_files": [str(rules)] if rules else [],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-    port = processes.free_port()
+    port = free_port()
     command = [
         *(program, f"--config.file={folder / 'prometheus.yml'}"),
         *(f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder / 'tsdb'}"),
@@ -49,7 +51,7 @@ def scraping(folder: Path, metrics: Sequence[str], rules: Path | None = None) ->
         return False
 
     with processes.started(command, folder / "prometheus.log"):
-        processes.wait_for("prometheus", ready)
+        wait_for(ready, "prometheus")
         yield port
 
 

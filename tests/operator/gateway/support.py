@@ -36,6 +36,7 @@ from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.service.queues import queue_name
+from tests.waiting import wait_for
 
 TARGET, TF = "cpu-x86-64-v3", "2.21.0"
 QUEUE = "stitch.cpu-x86-64-v3.tf2.21"
@@ -142,7 +143,7 @@ class Running:
 
     def written(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call of the ledger, in the thread that writes it."""
-        return self.service.ledger._pool.submit(function, *arguments).result(30)
+        return self.service.ledger._pool.submit(function, *arguments).result(120)
 
     def forget(self) -> None:
         """Nothing read from the store is believed any longer."""
@@ -183,9 +184,7 @@ def gateway(
         )
     )
     with TestClient(application(service)) as client:
-        deadline = time.monotonic() + 10
-        while trusting and service.trust is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: service.trust is not None or not trusting, "it knows its keys")
         yield Running(client, opened, queue, service, folder)
 
 
@@ -216,11 +215,11 @@ def withheld(running: Running, data: bytes, name: str = "alice") -> Iterator[Non
 
     call = portal.start_task_soon(running.client.app, scope, receive, send)
     try:
-        assert read.wait(30)
+        assert read.wait(120)
         yield
     finally:
         portal.call(kept_back.set)
-        call.result(30)
+        call.result(120)
 
 
 def publish(

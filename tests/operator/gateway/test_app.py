@@ -27,7 +27,6 @@ from stitch_worker.service import Service as Worker
 from stitch_worker.service import process
 from stitchcore.errors import Reason, Refusal
 from stitchcore.sandbox import isolate
-from tests.operator.gateway import processes
 from tests.operator.gateway.support import (
     KEY,
     QUEUE,
@@ -41,6 +40,7 @@ from tests.operator.gateway.support import (
     submission,
     withheld,
 )
+from tests.waiting import wait_for
 
 
 def test_a_graph_is_published_and_enqueued_once(running: Running) -> None:
@@ -311,7 +311,7 @@ def test_while_codes_differ_a_refusal_is_asked_again_once_and_told(
     running.forget()
     assert running.get(f"/v1/graphs/{request}").json()["reason"] == "slower"
     assert running.queue.submitted == [(request, QUEUE)]
-    processes.wait_for("the end of its wait", lambda: not running.service._memory.pending)
+    wait_for(lambda: not running.service._memory.pending, "the end of its wait")
 
 
 def test_a_refusal_is_given_with_its_reason(running: Running) -> None:

@@ -23,7 +23,8 @@ from stitch_operator.gateway import tls
 from stitch_worker import __main__ as worker
 from stitch_worker import collect, signer
 from stitchcore.cli.main import stitch
-from tests.operator.gateway import processes
+from tests import lean
+from tests.waiting import wait_for
 
 Main = Callable[[list[str]], int]
 GOOD = {
@@ -134,10 +135,10 @@ def test_serve_passes_on_that_a_port_is_taken(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "stitchcore.cli", "serve", "--folder", str(tmp_path)]
         done = subprocess.run(
             [*command, "--port", port, "--metrics-port", "0", "--workers", "0"],
-            env={**os.environ, "PYTHONPATH": ":".join(processes.PATHS)},
+            env={**os.environ, "PYTHONPATH": ":".join(lean.SOURCES)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
     assert done.returncode == 1 and done.stdout == ""
     assert f"--port {port}: Address already in use; to mend it: another port" in done.stderr
@@ -164,7 +165,7 @@ def test_what_could_start_once_is_started_again_until_it_is_too_often(
 
     try:
         with pytest.raises(GaveUp, match="ended 3 times"):
-            processes.wait_for("it is given up", looked)
+            wait_for(looked, "it is given up")
     finally:
         made.stop()
     assert started == ["one"] * 2

@@ -14,7 +14,7 @@ import pytest
 from stitch_operator.gateway.copy import copy, main
 from stitch_operator.gateway.database import connect, run
 from stitch_operator.gateway.groups import Acknowledgement
-from stitch_operator.gateway.ledger import COUNTED, OLD, Ledger
+from stitch_operator.gateway.ledger import COUNTED, OLD, Known, Ledger
 from tests.operator.gateway.test_ledger import (
     GRAPH,
     KEY,
@@ -35,7 +35,7 @@ def filled(ledger: Ledger) -> None:
     handed_in(ledger, one)
     assert ledger.save(one, "s", GRAPH, report(1, 5), 1.2, NOW) == COUNTED
     ledger.acknowledge(one, "g", 1, Acknowledgement("s0", KEY, 2, 0, 10, None), NOW)
-    ledger.keeps("a", "r", 17)
+    ledger.keeps("a", Known("r", GRAPH, "t", "2.21", None, 0, None, None), 17, NOW)
 
 
 def seen(ledger: Ledger) -> list[object]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.fair import Line
+from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.service import Shares
-from tests.inject.gateway_job import wait_for
 from tests.operator.gateway.support import QUEUE, TARGET, gateway, graph, key_of, publish
+from tests.waiting import wait_for
 
 
 def drained(line: Line[None], places: int, tasks: int) -> list[str]:
@@ -193,6 +198,7 @@ def test_no_worker_is_started_for_what_may_not_run() -> None:
     assert line.wanted(lambda one: False) == 1
 
 
+@pytest.mark.slow
 def test_a_task_that_workers_are_started_for_waits_for_them(tmp_path: Path) -> None:
     """An image may be pulled for minutes: given up after one, it would stop its own worker."""
     with gateway(tmp_path, served=(), on_demand=(QUEUE,), places=1) as running:
@@ -214,6 +220,7 @@ def test_a_line_is_made_for_no_queue_that_nobody_serves(tmp_path: Path) -> None:
         assert not running.service._lines
 
 
+@pytest.mark.slow
 def test_workers_are_started_for_what_waits_and_find_it(tmp_path: Path) -> None:
     """From none: the first graph waits instead of being refused, the figure that a scaler reads
     counts what waits and what runs, and workers that come get theirs though nobody asks."""
@@ -270,3 +277,37 @@ def test_a_day_has_so_many_core_seconds_of_compilations(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["reason"]) == (429, "quota")
         assert running.submit(graph(salt=2)).status_code == 202, "what was taken in goes on"
         assert running.submit(graph(salt=3), "bob").status_code == 202
+
+
+def test_a_flood_of_reports_delays_another_namespaces_by_one(tmp_path: Path) -> None:
+    """The ledger has one thread, and a report is a write: where the disk takes its time, one
+    namespace within its rate of calls had it to itself, and others were told 503."""
+    done: list[str] = []
+    with gateway(tmp_path) as running:
+        kept, begun, go_on = (
+            running.service.parts.ledger.timed,
+            threading.Event(),
+            threading.Event(),
+        )
+
+        def slowly(identity: Identity, *rest: Any) -> None:
+            begun.set()
+            go_on.wait(60)
+            kept(identity, *rest)
+            done.append(identity.namespace)
+
+        running.service.parts.ledger.timed = slowly  # type: ignore[method-assign]
+
+        def report(name: str, number: int) -> int:
+            said = {"session": f"s{number}", "seq": 1, "graph": "", "type": "timed"}
+            return int(running.post("/v1/jobs/events", said, name).status_code)
+
+        waiting = running.service.ledger._under_way
+        with ThreadPoolExecutor(48) as pool:
+            answers = [pool.submit(report, "alice", number) for number in range(40)]
+            assert begun.wait(60)
+            answers += [pool.submit(report, "bob", number) for number in range(3)]
+            wait_for(lambda: (waiting["alice"], waiting["bob"]) == (40, 3), "all are in line")
+            go_on.set()
+            assert [one.result() for one in answers] == [200] * 43
+    assert max(place for place, name in enumerate(done) if name == "bob") <= 6, done

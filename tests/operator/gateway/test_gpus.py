@@ -17,6 +17,7 @@ from stitch_operator.metrics import METRICS
 from tests.operator.gateway import processes
 from tests.operator.gateway.pods import READER, Made, Pods, serving
 from tests.operator.gateway.support import graph, key_of, submission
+from tests.ports import free_port
 
 SECOND = 10**9
 PRODUCT, REPLICAS = "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"
@@ -78,7 +79,7 @@ def test_seconds_are_multiplied_by_what_the_pod_holds(pods: Pods, tmp_path: Path
     access = ("--kubeconfig", str(pods.kubeconfig(tmp_path)), "--reader", READER)
     held = {name: made(pods, name) for name in CASES}
     with (
-        processes.redis(processes.free_port(), tmp_path) as broker,
+        processes.redis(free_port(), tmp_path) as broker,
         processes.gateway(tmp_path, broker, *access, token=False) as gateway,
     ):
         for name, pod in held.items():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stitch_operator.gateway import graph_size
 from stitch_operator.gateway.graph_size import Size, size_of, too_large
 from stitch_operator.gateway.wire import MESSAGES
-from tests.operator.gateway.processes import PATHS
+from tests import lean
 from tests.operator.gateway.support import graph
 
 MIB = 2**20
@@ -58,7 +58,7 @@ def test_a_graph_that_grows_when_it_is_parsed_is_not_parsed(name: str) -> None:
         [sys.executable, "-c", PEAK],
         input=bomb(name),
         capture_output=True,
-        env={"PYTHONPATH": ":".join(PATHS)},
+        env={"PYTHONPATH": ":".join(lean.SOURCES)},
     )
     grown, _, found = run.stdout.decode().partition(" ")
     assert "are served" in found, run.stderr

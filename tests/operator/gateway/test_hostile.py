@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import threading
 import time
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stitchcore.artifact.store import open_store
+from stitchcore.artifact.store import ANSWER_BYTES, open_store
 from tests.operator.gateway import processes, support
 from tests.operator.gateway.support import KEY, graph, key_of, publish
+from tests.waiting import wait_for
 
 SECOND = 10**9
 DEVICES = 4
@@ -64,6 +66,50 @@ def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
     saved = float(line.rpartition(" ")[2])
     assert 0.5 * passed < saved <= passed * DEVICES, "it does get what may be true"
     assert 'stitch_savings_reports_total{result="implausible"}' in text
+
+
+LIES: dict[str, object] = {
+    "a list": [1],
+    "a number": 7,
+    "no status": {"status": "done"},
+    "ready without a key": {"status": "ready"},
+    "ready by a path": {"status": "ready", "key": "../requests"},
+    "a time that is none": {"status": "pending", "time": "now"},
+    "a time beyond all": {"status": "refused", "time": 1e400},
+    "not a count": {"status": "pending", "done": "3", "total": [4]},
+    "a reason that is none": {"status": "refused", "reason": {"a": 1}, "time": 1e18},
+    "open that is none": {"status": "ready", "key": KEY, "open": 5},
+}
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda name: name.replace(" ", "_"))
+def test_an_answer_that_is_none_stands_in_nobodys_way(tmp_path: Path, lie: str) -> None:
+    """A worker that was taken over writes answers. What looks through all that wait went no further
+    than the first of these, or ended for good: nobody's graphs were given to workers any more."""
+    first, second = graph(salt=1), graph(salt=2)
+    with support.gateway(tmp_path, places=1) as running:
+        assert running.submit(first).status_code == 202
+        assert running.submit(second, "bob").status_code == 202
+        request, others = key_of(first)[1], key_of(second, "bob")[1]
+        assert [one for one, _ in running.queue.submitted] == [request]
+        running.store.write(json.dumps(LIES[lie]).encode(), "answers", f"{request}.json")
+        running.forget()
+        assert running.submit(first).status_code == 202, "as if there were no answer"
+        publish(running.store, request)
+        wait_for(lambda: len(running.queue.submitted) == 2, "the place is free again")
+        running.store.write(json.dumps(LIES[lie]).encode(), "answers", f"{others}.json")
+        running.forget()
+        third = graph(salt=3)
+        assert running.submit(third, "carol").status_code == 202
+        publish(running.store, others)
+        wait_for(lambda: len(running.queue.submitted) == 3, "and the next one")
+
+
+def test_answers_too_deep_or_too_long_are_none(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for text in (b"[" * 100_000, b"{" + b" " * ANSWER_BYTES + b"}", b"\xff", b""):
+        store.write(text, "answers", "a.json")
+        assert store.read_answer("a") is None
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from kubernetes import client
 
 from stitch_operator.gateway import identity
 from stitch_operator.gateway.identity import (
+    CACHE_SECONDS,
     DENIALS,
     DENIED_SECONDS,
     Cached,
@@ -112,6 +113,24 @@ def test_processor_jobs_and_slices(api: tuple[Api, TokenReview]) -> None:
     assert review.identify("good").devices == pytest.approx(6 / 7)
     held.pod["metadata"]["annotations"] = {"stitchcore.io/workload": "stamped"}
     assert review.identify("good").owner == "stamped"
+
+
+@pytest.mark.parametrize("state", [{}, {"waiting": {}}, {"terminated": {"exitCode": 0}}], ids=str)
+def test_a_pod_that_does_not_run_is_known_as_such_and_asked_about_again_soon(
+    api: tuple[Api, TokenReview], state: dict[str, Any]
+) -> None:
+    held, review = api
+    assert review.identify("good").runs
+    held.pod["status"]["containerStatuses"][0]["state"] = state
+    now = [0.0]
+    cached = Cached(review, lambda: now[0], lambda found: found.kept_seconds)
+    assert not cached.identify("good").runs
+    held.pod["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": STARTED}}
+    now[0] = DENIED_SECONDS
+    assert cached.identify("good").runs
+    held.pod["status"]["containerStatuses"][0]["state"] = state
+    now[0] += CACHE_SECONDS - 1
+    assert cached.identify("good").runs
 
 
 def test_tokens_of_another_audience_kind_or_pod_are_denied(api: tuple[Api, TokenReview]) -> None:

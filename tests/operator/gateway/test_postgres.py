@@ -89,7 +89,7 @@ def test_without_the_lock_two_gateways_count_twice(
     both, met = [Ledger(url), Ledger(url)], threading.Barrier(2)
     save(both[0], 0, 1)
     monkeypatch.setattr(
-        "stitch_operator.gateway.ledger.savings.implausible", lambda *_: met.wait(30) * 0 or ""
+        "stitch_operator.gateway.ledger.savings.implausible", lambda *_: met.wait(120) * 0 or ""
     )
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(lambda ledger: save(ledger, 0, 2), both)) == [COUNTED] * 2
@@ -98,6 +98,7 @@ def test_without_the_lock_two_gateways_count_twice(
         ledger.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_writes_loses_and_doubles_nothing(
     own_server: Postgres,
 ) -> None:
@@ -126,6 +127,7 @@ def _count(postgres: Postgres, url: str) -> int:
     return int(found[0]) if found else 0
 
 
+@pytest.mark.slow
 def test_a_gateway_that_stops_while_it_writes_holds_nobody_up(postgres: Postgres) -> None:
     """Its transaction is ended by the server, and nothing of it is left."""
     url = postgres.fresh()

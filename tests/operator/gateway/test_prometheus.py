@@ -21,6 +21,8 @@ from tests.operator.gateway import processes
 from tests.operator.gateway.prometheus import asked, scraping
 from tests.operator.gateway.support import KEY, graph, key_of, publish, submission
 from tests.operator.gateway.test_serve import NAMES, serve
+from tests.ports import free_port
+from tests.waiting import wait_for
 
 SECOND = 10**9
 
@@ -57,7 +59,7 @@ def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> Non
             values = [value for _, value in found]
             return values == [pytest.approx(net * last["devices"], rel=1e-3)]
 
-        processes.wait_for(f"{net} s x {last['devices']}", seen)
+        wait_for(seen, f"{net} s x {last['devices']}")
         spent = asked(port, 'stitch_cpu_core_seconds_spent_total{purpose="compile"}')
         assert [value > 0 for _, value in spent] == [True]
         command = ["savings", "--prometheus", f"http://127.0.0.1:{port}", "--json"]
@@ -72,7 +74,7 @@ def test_a_real_prometheus_sees_savings_also_after_a_restart(
 ) -> None:
     digest, request = key_of(graph(), "local")
     about = {"session": "s1", "graph": digest, "key": KEY}
-    with processes.redis(processes.free_port(), tmp_path) as broker:
+    with processes.redis(free_port(), tmp_path) as broker:
         with processes.gateway(tmp_path, broker) as gateway:
             gateway.client.post("/v1/graphs", json=submission(graph()))
             publish(open_store(str(tmp_path / "store")), request, spent={"compile": 2.0})
@@ -88,7 +90,7 @@ def test_a_real_prometheus_sees_savings_also_after_a_restart(
             assert checked.returncode == 0, checked.stdout + checked.stderr
             with scraping(tmp_path, [gateway.metrics]) as port:
                 name = "stitch_cpu_core_seconds_saved_total"
-                processes.wait_for("the scrape", lambda: asked(port, name))
+                wait_for(lambda: asked(port, name), "the scrape")
                 ((labels, value),) = asked(port, name)
                 assert labels["namespace"] == "local"
                 assert value == 0.5

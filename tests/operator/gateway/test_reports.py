@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stitch_operator.gateway.service import CLUSTER, NAMESPACE
 from stitch_operator.gateway.wire import MESSAGES
 from tests.operator.gateway.support import KEY, Running, Tokens, gateway, graph, key_of, publish
+from tests.waiting import wait_for
 
 SECOND = 10**9
 
@@ -155,10 +155,15 @@ def test_without_an_interval_nothing_is_counted(running: Running) -> None:
     assert samples(running)['stitch_cpu_core_seconds_saved_total{"namespace": "alice"}'] == 0.0
 
 
-def test_a_session_that_begins_now_has_had_no_time(tmp_path: Path) -> None:
-    with gateway(tmp_path, Tokens(started=None)) as running:
+def test_a_pod_of_which_nothing_runs_saves_nothing(tmp_path: Path) -> None:
+    """One that waits for a node for ever may ask for ten thousand GPUs, and one that has ended had
+    them: whoever may make tokens for a pod of the namespace reported for either."""
+    with gateway(tmp_path, Tokens(started=None, devices=10_000.0)) as running:
         about = ready(running)
-        assert running.post("/v1/savings", savings(about, 1, 10 * SECOND)).status_code == 422
+        answer = running.post("/v1/savings", savings(about, 1, SECOND // 10))
+        assert (answer.status_code, answer.json()["reason"]) == (422, "implausible")
+        assert "no container of the pod runs" in answer.json()["what"]
+        assert not any("saved_total" in name and value for name, value in samples(running).items())
 
 
 def test_another_namespaces_artifact_cannot_be_reported_on(running: Running) -> None:
@@ -225,12 +230,8 @@ def test_waits_and_durations_are_observed_though_nobody_asks(running: Running) -
     _, request = key_of(graph())
     running.submit(graph())
     publish(running.store, request)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        found = samples(running)
-        if found.get('stitch_compile_duration_seconds_count{"target": "cpu-x86-64-v3"}'):
-            break
-        time.sleep(0.1)
+    name = 'stitch_compile_duration_seconds_count{"target": "cpu-x86-64-v3"}'
+    found = wait_for(lambda: (seen := samples(running)).get(name) and seen, "it is observed")
     assert found["stitch_queue_wait_seconds_count{}"] == 1.0
     assert found["stitch_gateway_pending{}"] <= 1.0
 

@@ -24,7 +24,9 @@ from stitch_operator.gateway.tls import trusting
 from stitchcore.artifact.store import open_store
 from stitchcore.cli.main import stitch
 from stitchcore.report.schema import Report, encode
-from tests.operator.gateway import processes, support
+from tests import lean
+from tests.operator.gateway import support
+from tests.waiting import wait_for
 
 Serving = tuple[subprocess.Popen[bytes], dict[str, Any]]
 NAMES = ("STITCH_GATEWAY", "STITCH_TOKEN_FILE", "STITCH_CA", "STITCH_PUBLIC_KEYS")
@@ -36,7 +38,7 @@ def serve(
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     command = [sys.executable, "-m", "stitchcore.cli", "serve", "--json", "--folder", str(folder)]
     ports = ["--port", "0", "--metrics-port", "0", "--workers", "0"]
-    environment = {**os.environ, "PYTHONPATH": ":".join(processes.PATHS)}
+    environment = {**os.environ, "PYTHONPATH": ":".join(lean.SOURCES)}
     process = subprocess.Popen(
         [*command, *ports, *arguments], stdout=subprocess.PIPE, env=environment
     )
@@ -111,7 +113,7 @@ def fetched(said: dict[str, Any], folder: Path) -> None:
         assert http.post("/v1/graphs", json=body).status_code == 202
         report = encode(Report("the page", "cpu-x86-64-v3"))
         support.publish(open_store(str(folder / "store")), request, report=report)
-        processes.wait_for("the artifact", lambda: http.post("/v1/graphs", json=body).is_success)
+        wait_for(lambda: http.post("/v1/graphs", json=body).is_success, "the artifact")
     for name, title in ((request, "the page"), ("one", "one")):
         page = folder / "page.html"
         done = CliRunner().invoke(stitch, ["status", name, "--report", str(page)])
@@ -133,10 +135,10 @@ def test_what_dies_is_started_again_and_nothing_outlives_it(tmp_path: Path) -> N
                 return http.get("/readyz").status_code == 200
             return False
 
-        processes.wait_for("the gateway again", answers)
+        wait_for(answers, "the gateway again")
         process.kill()  # no handler of ours runs
         process.wait()
-        processes.wait_for("the end of all", lambda: not _of(tmp_path), 30)
+        wait_for(lambda: not _of(tmp_path), "the end of all")
 
 
 def _of(folder: Path) -> list[str]:
@@ -155,7 +157,7 @@ def test_a_process_that_cannot_start_is_given_up_with_its_words(tmp_path: Path) 
     (tmp_path / "ledger.sqlite").write_bytes(b"not a database" * 100)
     command = [sys.executable, "-m", "stitchcore.cli", "serve", "--folder", str(tmp_path)]
     ports = ["--port", "0", "--metrics-port", "0", "--workers", "0"]
-    environment = {**os.environ, "PYTHONPATH": ":".join(processes.PATHS)}
+    environment = {**os.environ, "PYTHONPATH": ":".join(lean.SOURCES)}
     done = subprocess.run(
         [*command, *ports], env=environment, capture_output=True, text=True, timeout=120
     )

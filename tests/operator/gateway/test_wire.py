@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
+from schemathesis.pytest import from_fixture
+from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import (
     ignored_auth,
     missing_required_header,
@@ -75,6 +77,7 @@ def test_digests_are_those_of_tensorflows_own_messages() -> None:
     assert number(ours, keep) == number(graph_pb2.GraphDef.FromString(data), keep)
 
 
+@pytest.mark.slow
 def test_a_gateway_imports_no_tensorflow() -> None:
     code = (
         "import sys, stitch_operator.gateway.__main__;"
@@ -99,12 +102,15 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
         yield running
 
 
-SCHEMA = schemathesis.openapi.from_dict(document())
+@pytest.fixture
+def schema(request: pytest.FixtureRequest) -> BaseSchema:
+    request.node._nodeid = request.node.nodeid  # schemathesis 4.32 asks for what pytest 9 has not
+    return schemathesis.openapi.from_dict(document())
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@SCHEMA.parametrize()
+@from_fixture("schema").parametrize()  # in the test, not in every process that collects it
 @settings(
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow,

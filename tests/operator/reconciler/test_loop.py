@@ -20,6 +20,7 @@ from stitch_operator.reconciler.pace import Pace
 from stitch_operator.reconciler.pods import Namespace, Workload
 from stitch_operator.reconciler.records import Condition, Spec, Status, StitchedJob, name_of
 from tests.operator.reconciler.strategies import NOW, graph, pod, row, swapped
+from tests.waiting import wait_for
 
 
 @dataclass
@@ -369,11 +370,9 @@ def test_nothing_is_written_before_everything_has_been_listed() -> None:
     time.sleep(0.3)
     assert api.jobs.values() == [] and not api.events
     api.listed = True
-    end = time.monotonic() + 10
-    while not api.written and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_for(lambda: api.written, "a status")
     stop.set()
-    thread.join(10)
+    thread.join()
     assert status_of(api).phase == "Observing"
 
 
@@ -384,5 +383,5 @@ def test_it_ends_when_it_is_told_to() -> None:
     thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()
     stop.set()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()

@@ -26,7 +26,7 @@ from stitch_operator.reconciler.gateway import Access, Poll
 from stitch_operator.reports import Workload, Workloads
 from tests.operator.reconciler.strategies import row
 from tests.operator.webhook import handmade_api, support
-from tests.operator.webhook.test_watch import until
+from tests.waiting import wait_for
 
 JOBS, JOB_SETS = "/apis/batch/v1/jobs", "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
 
@@ -44,8 +44,8 @@ def test_metadata_alone_is_asked_for_of_workloads_and_a_kind_may_not_be_there(
             client.ApiClient(configuration), support.release(), lambda *_: None, failures.append
         )
         watches.start()
-        until(watches.ready)
-        until(lambda: len(api.accepted[JOBS]) == 2)  # listed, and watched from there
+        wait_for(watches.ready)
+        wait_for(lambda: len(api.accepted[JOBS]) == 2)  # listed, and watched from there
         watches.stop()
         assert all("as=PartialObjectMetadata" in one for one in api.accepted[JOBS])
         assert watches.knows("batch", "Job") and not watches.knows("jobset.x-k8s.io", "JobSet")
@@ -72,7 +72,7 @@ def told(folder: Path, pages: list[Workloads]) -> Iterator[tuple[Access, list[tu
     authority, certificate, key = tls.make(folder, ["localhost"])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.socket = tls.context(certificate, key).wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     (folder / "token").write_text("first\n")
     url = f"https://localhost:{server.server_address[1]}"
     try:

@@ -37,7 +37,12 @@ class Served:
     folder: Path
     url: str
     server: uvicorn.Server
+    thread: threading.Thread
     metrics: Metrics
+
+    def end(self) -> None:
+        self.server.should_exit = self.server.force_exit = True  # clients keep connections
+        self.thread.join()
 
     def access(self, role: str) -> dict[str, str]:
         token = self.folder / f"{role}.token"
@@ -75,6 +80,6 @@ def served(
     while not server.started:
         time.sleep(0.01)
     url = f"stitch://localhost:{listening.getsockname()[1]}"
-    yield Served(folder, url, server, metrics)
-    server.should_exit = True
-    thread.join()
+    made = Served(folder, url, server, thread, metrics)
+    yield made
+    made.end()

@@ -22,7 +22,7 @@ from stitch_operator.store.files import Files
 from stitchcore.artifact.store import open_store
 from stitchcore.service import startup
 from tests.operator.store.serving import Named
-from tests.worker.conftest import wait_for
+from tests.waiting import wait_for
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def serving(folder: Path) -> Iterator[str]:
         yield f"stitch://localhost:{listening.getsockname()[1]}"
     finally:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(15)
+        thread.join(120)
         loop.close()
 
 
@@ -83,7 +83,7 @@ def test_a_client_gets_on_with_what_replaces_the_certificate(
                 return httpx.get(f"{where}/healthz", verify=new, trust_env=False).is_success
             return False
 
-        wait_for(shown, 20, "the new certificate is shown")
+        wait_for(shown, "the new certificate is shown")
         time.sleep(6)  # a connection is kept for 5 s: the next call begins with a handshake
         running.write(b"4", "unsigned", "a", "x")
         assert running.read("unsigned", "a", "x") == b"4"

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from stitch_operator.webhook.metrics import Metrics
 from stitch_operator.webhook.surroundings import Surroundings
 from stitchcore.service import startup
 from tests.operator.webhook import support
+from tests.waiting import wait_for
 
 NAMES = ["localhost", "127.0.0.1"]
 
@@ -69,11 +69,11 @@ def serve(
     thread = threading.Thread(target=_run, args=(loop, task), daemon=True)
     thread.start()
     try:
-        _wait(port)
+        wait_for(lambda: _answers(port), "the webhook answers")
         yield Served(folder, port, metrics, certificates)
     finally:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(15)
+        thread.join(120)
         loop.close()
 
 
@@ -82,15 +82,10 @@ def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
         loop.run_until_complete(task)
 
 
-def _wait(port: int) -> None:
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False)
-            return
-        except httpx.TransportError:
-            time.sleep(0.02)
-    raise TimeoutError("the webhook does not answer")
+def _answers(port: int) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).is_success
+    return False
 
 
 def review(document: dict[str, Any], group: str = "", kind: str = "Pod", **request: Any) -> Any:

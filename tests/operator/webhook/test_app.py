@@ -18,6 +18,7 @@ import pytest
 
 from stitch_operator.webhook import app
 from stitch_operator.webhook.policy import Namespace
+from tests import lean
 from tests.operator.webhook import serving, support
 from tests.operator.webhook.serving import Served, review
 
@@ -253,8 +254,8 @@ def test_what_cannot_start_says_so(change: dict[str, str], why: str, tmp_path: P
     }  # fmt: skip
     given = [word.format(tmp_path) for pair in options.items() for word in pair]
     command = [sys.executable, "-m", "stitch_operator.webhook", *given]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(lean.SOURCES)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
     assert why in done.stderr and "Traceback" not in done.stderr
