@@ -48,8 +48,7 @@ demo: $(VENV_DEMO)/.installed
 $(VENV_DEMO)/.installed: pyproject.toml
 	sh tools/system.sh $(PYTHON) demo
 	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_DEMO)
-	$(VENV_DEMO)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -e . 'tensorflow-cpu==2.21.*'
+	sh tools/install.sh $(VENV_DEMO)/bin/python -e . 'tensorflow-cpu==2.21.*'
 	$(VENV_DEMO)/bin/python -m stitchcore.inject.build --output $(VENV_DEMO)/native
 	touch $@
 
@@ -136,23 +135,21 @@ $(SYSTEM):
 	touch $@
 
 $(STAMP): pyproject.toml $(SYSTEM)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	sh tools/install.sh $(VENV)/bin/python \
 	  -e '.[tensorflow,worker,operator,s3,test,bench,cuda12,exact]' 'tensorflow-cpu==2.21.*' ziglang
 	touch $@
 
 # The oldest supported TensorFlow, with stitchcore beside it: a job's worker needs the job's version.
 $(STAMP_TF215): pyproject.toml $(SYSTEM)
 	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_TF215)
-	$(VENV_TF215)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -e '.[worker]' 'tensorflow-cpu==2.15.1' 'numpy<2'
+	sh tools/install.sh $(VENV_TF215)/bin/python -e '.[worker]' 'tensorflow-cpu==2.15.1' 'numpy<2'
 	touch $@
 
 # TensorFlow as in VENV, whose Python works for these jobs too, and the packages of the zoo.
 $(STAMP_ZOO): bench/zoo/requirements.txt bench/zoo/requirements-alone.txt $(SYSTEM)
 	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_ZOO)
-	$(VENV_ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/zoo/requirements.txt
-	$(VENV_ZOO)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps -r bench/zoo/requirements-alone.txt
+	sh tools/install.sh $(VENV_ZOO)/bin/python -r bench/zoo/requirements.txt
+	sh tools/install.sh $(VENV_ZOO)/bin/python --no-deps -r bench/zoo/requirements-alone.txt
 	touch $@
 
 clean:
