@@ -1,8 +1,8 @@
 """`make demo`: trains examples/train_mlp.py twice, untouched and stitched, and compares.
 
-The script is the same file both times. The second run waits for its kernels (`--wait`), so that all
-of its steps are stitched but the control steps that it keeps for comparison. What counts is the
-ratio that `stitch run` measured inside that one run, original and stitched steps in turn: the two
+The script is the same file both times; the first run ends after SECONDS on a slow machine, and the
+second makes as many steps. It waits for its kernels (`--wait`), so that all of its steps are
+stitched but the control steps that it keeps for comparison. What counts is the ratio that `stitch run` measured inside that one run, original and stitched steps in turn: the two
 runs' own medians are shown too, but a shared machine drifts between runs.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 SCRIPT = Path(__file__).with_name("train_mlp.py")
 STEPS = 300
+SECONDS = 20
 LOSS = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
 MEDIAN = re.compile(r"^median step (\S+) ms$", re.MULTILINE)
 
@@ -33,9 +34,10 @@ class Run:
     summary: dict[str, Any]
 
 
-def train(prefix: Sequence[str], stitched: bool) -> Run:
-    """Run the script behind `prefix`, its output shown as it comes."""
-    command = [*prefix, sys.executable, str(SCRIPT), "--steps", str(STEPS)]
+def train(arguments: Sequence[str], prefix: Sequence[str] = ()) -> Run:
+    """Run the script with `arguments` behind `prefix`, its output shown as it comes; a run behind
+    `stitch run --json` ends with its summary."""
+    command = [*prefix, sys.executable, str(SCRIPT), *arguments]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
@@ -43,10 +45,10 @@ def train(prefix: Sequence[str], stitched: bool) -> Run:
             if not line.startswith("{"):
                 print("  " + line, end="", flush=True)
     if process.returncode != 0:
-        raise SystemExit(f"demo: the {'stitched' if stitched else 'untouched'} run failed")
+        raise SystemExit(f"demo: the {'stitched' if prefix else 'untouched'} run failed")
     text = "".join(lines)
     losses = {int(step): float(loss) for step, loss in LOSS.findall(text)}
-    summary = json.loads(lines[-1]) if stitched else {}
+    summary = json.loads(lines[-1]) if prefix else {}
     return Run(losses, float(MEDIAN.findall(text)[-1]), summary)
 
 
@@ -89,12 +91,13 @@ def closing(steps: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    print(f"1. untouched: python {SCRIPT.name} --steps {STEPS}")
-    plain = train([], stitched=False)
-    print(f"\n2. stitched: stitch run --wait -- python {SCRIPT.name} --steps {STEPS}")
+    asked = ["--steps", str(STEPS), "--seconds", str(SECONDS)]
+    print(f"1. untouched: python {SCRIPT.name} {' '.join(asked)}")
+    plain = train(asked)
+    asked = ["--steps", str(max(plain.losses) + 1)]
+    print(f"\n2. stitched: stitch run --wait -- python {SCRIPT.name} {' '.join(asked)}")
     stitch = [sys.executable, "-m", "stitchcore.cli", "run", "--wait", "--fresh", "--json", "--"]
-    stitched = train(stitch, stitched=True)
-    return 0 if compare(plain, stitched) else 1
+    return 0 if compare(plain, train(asked, stitch)) else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ An ordinary TensorFlow script: `python examples/train_mlp.py`, or the same line 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import time
@@ -16,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-BATCH, FEATURES, WIDTH, BLOCKS, CLASSES, SAMPLES = 2048, 64, 768, 3, 16, 2048 * 8
+BATCH, FEATURES, WIDTH, BLOCKS, CLASSES, SAMPLES = 1024, 64, 768, 3, 16, 1024 * 16
 
 
 def make_data(seed: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -63,7 +64,8 @@ class Model(tf.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
-    steps = parser.parse_args().steps
+    parser.add_argument("--seconds", type=float, default=math.inf, help="or so long, if shorter")
+    asked = parser.parse_args()
     tf.keras.utils.set_random_seed(1)
     x, y = make_data(0)
     model = Model()
@@ -81,16 +83,19 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return loss
 
-    seconds = []
-    for step in range(steps):
+    seconds: list[float] = []
+    for step in range(asked.steps):
         start = step * BATCH % SAMPLES
         batch = x[start : start + BATCH], y[start : start + BATCH]
         began = time.perf_counter()
         loss = float(train_step(*batch, tf.constant(step)))
         seconds.append(time.perf_counter() - began)
-        if step % 20 == 0 or step == steps - 1:
+        last = step == asked.steps - 1 or sum(seconds) > asked.seconds
+        if step % 20 == 0 or last:
             print(f"step {step} loss {loss!r}", flush=True)
-    print(f"median step {statistics.median(seconds[steps // 2 :]) * 1e3:.3f} ms")
+        if last:
+            break
+    print(f"median step {statistics.median(seconds[len(seconds) // 2 :]) * 1e3:.3f} ms")
 
 
 if __name__ == "__main__":
