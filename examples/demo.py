@@ -19,7 +19,7 @@ from typing import Any
 
 SCRIPT = Path(__file__).with_name("train_mlp.py")
 STEPS = 300
-SECONDS = 20
+SECONDS = 15
 LOSS = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
 MEDIAN = re.compile(r"^median step (\S+) ms$", re.MULTILINE)
 

@@ -24,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
@@ -41,7 +43,7 @@ PLUGIN_SOURCES = (
     *LAUNCH_SOURCES,
 )  # fmt: skip
 FLAGS = (
-    "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",
+    "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden",
     "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64",
 )  # fmt: skip
 OWN_SYMBOLS = ("-Wl,-Bsymbolic", "-Wl,--exclude-libs,ALL")
@@ -125,21 +127,48 @@ def is_fresh(target: Path, folders: Sequence[Path] = (NATIVE,)) -> bool:
     return all(source.stat().st_mtime < built for source in sources)
 
 
-def compile_shared(
-    sources: Sequence[str], target: Path, tensorflow: Path, extra: Sequence[str]
-) -> None:
-    """Compiles `sources` into `target` (written whole or not at all)."""
-    temporary = target.with_name(target.name + f".{os.getpid()}")
-    command = [
-        compiler(), *FLAGS, "-isystem", str(tensorflow / "include"),
-        *(str(NATIVE / source) for source in sources), "-o", str(temporary),
-        f"-L{tensorflow}", "-l:libtensorflow_framework.so.2",
-        *OWN_SYMBOLS, "-Wl,-z,defs", "-Wl,--as-needed", *extra, "-ldl", "-lpthread",
-    ]  # fmt: skip
-    result = subprocess.run(command, capture_output=True, text=True)
+@dataclass(frozen=True)
+class Shared:
+    """One shared library to build: its sources, what they are compiled with, what it is linked
+    with."""
+
+    target: Path
+    sources: Sequence[str]
+    flags: Sequence[str]
+    libraries: Sequence[str]
+
+
+def compile_all(libraries: Sequence[Shared]) -> None:
+    """Compiles the sources of all `libraries` side by side, a process for each processor, and
+    links them; each target is written whole or not at all. Raises BuildError with the compiler's
+    words."""
+    if not libraries:
+        return
+    with tempfile.TemporaryDirectory(prefix="stitch-build-") as folder:
+        units = [
+            (one, str(NATIVE / source), str(Path(folder) / f"{position}-{index}.o"))
+            for position, one in enumerate(libraries)
+            for index, source in enumerate(one.sources)
+        ]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            longest_first = sorted(units, key=lambda unit: -os.path.getsize(unit[1]))
+            compiled = pool.map(
+                lambda unit: _call(unit[0], [*unit[0].flags, "-c", unit[1], "-o", unit[2]]),
+                longest_first,
+            )
+            list(compiled)  # raises what one of them raised
+        for one in libraries:
+            temporary = one.target.with_name(one.target.name + f".{os.getpid()}")
+            objects = [made for library, _, made in units if library is one]
+            _call(one, ["-shared", *objects, "-o", str(temporary), *OWN_SYMBOLS, *one.libraries,
+                        "-ldl", "-lpthread"])  # fmt: skip
+            os.replace(temporary, one.target)
+
+
+def _call(library: Shared, arguments: Sequence[str]) -> None:
+    result = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
     if result.returncode != 0:
-        raise BuildError(f"{target.name} does not compile:\n{result.stderr[-4000:]}")
-    os.replace(temporary, target)
+        raise BuildError(f"{library.target.name} does not compile:\n{result.stderr[-4000:]}")
 
 
 def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Path]:
@@ -152,15 +181,22 @@ def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Pa
     by_version = sorted((version_of(path), path) for path in tensorflows)
     if not by_version:
         raise BuildError("no TensorFlow found: pip install tensorflow-cpu")
-    targets = [folder / "stitch_plugin.so"]
-    if not is_fresh(targets[0], (NATIVE, NATIVE / "cuda")):
+
+    def against(path: Path, target: Path, sources: Sequence[str], *static: str) -> Shared:
+        return Shared(
+            target, sources, [*FLAGS, "-isystem", str(path / "include")],
+            [f"-L{path}", "-l:libtensorflow_framework.so.2", "-Wl,-z,defs", "-Wl,--as-needed",
+             *static],
+        )  # fmt: skip
+
+    plugin = folder / "stitch_plugin.so"
+    shims = {folder / shim_name(version): path for version, path in by_version}
+    stale = [against(path, shim, ["shim.cc"]) for shim, path in shims.items() if not is_fresh(shim)]
+    if not is_fresh(plugin, (NATIVE, NATIVE / "cuda")):
         static = ["-static-libstdc++", "-static-libgcc", *sodium()]
-        compile_shared(PLUGIN_SOURCES, targets[0], by_version[0][1], static)
-    for version, path in by_version:
-        targets.append(folder / shim_name(version))
-        if not is_fresh(targets[-1]):
-            compile_shared(["shim.cc"], targets[-1], path, [])
-    return targets
+        stale.append(against(by_version[0][1], plugin, PLUGIN_SOURCES, *static))
+    compile_all(stale)
+    return [plugin, *shims]
 
 
 def build_launch(folder: Optional[Path] = None, extra: Sequence[str] = ()) -> Path:
@@ -171,18 +207,9 @@ def build_launch(folder: Optional[Path] = None, extra: Sequence[str] = ()) -> Pa
     folder = library_folder() if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / LAUNCH
-    if is_fresh(target, (NATIVE, NATIVE / "cuda")):
-        return target
-    temporary = target.with_name(target.name + f".{os.getpid()}")
-    command = [
-        compiler(), *FLAGS, *extra, *(str(NATIVE / source) for source in LAUNCH_SOURCES),
-        "-o", str(temporary), "-static-libstdc++", "-static-libgcc",
-        *OWN_SYMBOLS, "-ldl", "-lpthread",
-    ]  # fmt: skip
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        raise BuildError(f"{target.name} does not compile:\n{result.stderr[-4000:]}")
-    os.replace(temporary, target)
+    if not is_fresh(target, (NATIVE, NATIVE / "cuda")):
+        static = ["-static-libstdc++", "-static-libgcc"]
+        compile_all([Shared(target, LAUNCH_SOURCES, [*FLAGS, *extra], [*extra, *static])])
     return target
 
 
