@@ -2,8 +2,9 @@
 
 The script is the same file both times; the first run ends after SECONDS on a slow machine, and the
 second makes as many steps. It waits for its kernels (`--wait`), so that all of its steps are
-stitched but the control steps that it keeps for comparison. What counts is the ratio that `stitch run` measured inside that one run, original and stitched steps in turn: the two
-runs' own medians are shown too, but a shared machine drifts between runs.
+stitched but the control steps that it keeps for comparison. What counts is the ratio that
+`stitch run` measured inside that one run, original and stitched steps in turn: the two runs' own
+medians are shown too, but a shared machine drifts between runs.
 """
 
 from __future__ import annotations
