@@ -169,7 +169,7 @@ def operation_count(graph: GraphIndex, i: int) -> int:
 
 
 def is_view(graph: GraphIndex, i: int) -> bool:
-    """Whether node i's output is its first input's memory."""
+    """Whether each output of node i is the memory of the input in the same place."""
     rule = op_allowlist.ALLOWED.get(graph.nodes[i].op)
     return rule is not None and rule.view
 
