@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from stitchcore.codegen.c_backward_rows import Flip, ahead, flip
@@ -19,6 +20,15 @@ from stitchcore.codegen.c_cache_hints import (
     prefetch_function,
     prefetched,
     streamed,
+)
+from stitchcore.codegen.c_half_lanes import (
+    HALF,
+    LANES,
+    MOST_LANES,
+    HalfLanes,
+    half_lanes,
+    patterns,
+    unrounded,
 )
 from stitchcore.codegen.c_lane_blocks import block_length, from_zero
 from stitchcore.codegen.c_lane_quotients import quotients
@@ -124,6 +134,7 @@ class _C(Renderer):
         self.rows = 1
         self.masks: frozenset[ir.Scalar] = frozenset()
         self.conditions: dict[ir.Scalar, ir.Expression] = {}
+        self.patterns: frozenset[ir.Scalar] = frozenset()
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
@@ -271,8 +282,14 @@ class _C(Renderer):
         self.close()
 
     def statement(self, statement: ir.Statement) -> None:
-        if isinstance(statement, ir.Let) and statement.scalar.dtype == "pred" and not self.in_lanes:
-            self.conditions[statement.scalar] = statement.value
+        if isinstance(statement, ir.Let):
+            scalar, value = statement.scalar, statement.value
+            if scalar.dtype == "pred" and not self.in_lanes:
+                self.conditions[scalar] = value
+            if scalar in self.patterns and isinstance(value, ir.Load):
+                element = self.element(value.buffer, value.indices)
+                self.emit(f"const {MEMORY_TYPES[scalar.dtype]} {scalar.name} = {element};")
+                return
         super().statement(statement)
 
     def stretch(self, loop: ir.Loop) -> None:
@@ -560,16 +577,15 @@ class _C(Renderer):
         loop = replace(loop, body=tuple(s for s in loop.body if s not in strided.loads))
         if hinted(loop):
             self.stream_begin(loop, begin)
-        self.emit(f"#pragma omp simd{''.join(clauses)}")
-        trips = _trips(begin, end)
-        marker = f" /* lanes {self.kernel_name}.{loop.variable}{trips} */"
-        marker = " /* the rest */" if rest else marker
-        self.emit(self.loop_head(loop.variable, begin, end) + " {" + marker)
-        self.depth += 1
-        self.in_lanes = True
-        self.body(loop.body)
-        self.in_lanes = False
-        self.close()
+        halves, count = None, _count(begin, end)
+        if not any(isinstance(s, ir.Let) and s.scalar in self.names for s in loop.body):
+            self.patterns = patterns(loop)
+            halves = None if sums else half_lanes(loop, partial(self.contiguous, loop))
+        if halves is None or (count is not None and count < MOST_LANES):
+            self.simd_loop(loop, begin, end, "".join(clauses), rest)
+        else:
+            self.half_blocks(loop, halves, begin, end)
+        self.patterns = frozenset()
         if hinted(loop):
             self.stream_end(loop, begin, end)
         self.behind(strided, loop, begin, end)
@@ -578,6 +594,62 @@ class _C(Renderer):
             self.close()
         self.masks = frozenset()
         self.quotients = {}
+
+    def simd_loop(
+        self, loop: ir.Loop, begin: str, end: str, clauses: str = "", rest: bool = False
+    ) -> None:
+        self.emit(f"#pragma omp simd{clauses}")
+        marker = f" /* lanes {self.kernel_name}.{loop.variable}{_trips(begin, end)} */"
+        marker = " /* the rest */" if rest else marker
+        self.emit(self.loop_head(loop.variable, begin, end) + " {" + marker)
+        self.depth += 1
+        self.in_lanes = True
+        self.body(loop.body)
+        self.in_lanes = False
+        self.close()
+
+    def contiguous(self, loop: ir.Loop, access: ir.Load | ir.Store) -> bool:
+        """Whether neighbouring lanes touch neighbouring elements."""
+        if access in self.moved:
+            return True
+        counts, _ = index.terms(self.place(access.buffer, access.indices))
+        lane = Variable(loop.variable)
+        return counts.pop(lane, 0) == 1 and not any(
+            index.mentions(term, lane.name) for term in counts
+        )
+
+    def half_blocks(self, loop: ir.Loop, halves: HalfLanes, begin: str, end: str) -> None:
+        """Blocks of lanes part by part, and the rest lane by lane (c_half_lanes.py)."""
+        lane, block = loop.variable, f"{loop.variable}_half"
+        self.open("")
+        self.emit(f"long {block} = {begin};")
+        self.open(f"for (; {block} + {LANES} <= {end}; {block} += {LANES})")
+        self.emit(f"const long {lane} = {block};")
+        outer = dict(self.names)
+        for scalar in halves.arrays:
+            kind = "int32_t" if scalar.dtype == "pred" else register_type(scalar.dtype)
+            self.emit(f"{kind} {scalar.name}_lanes[{LANES}] ST_ALIGNED;")
+        for scalar, load in halves.loaded.items():
+            source = self.element(load.buffer, load.indices)
+            function = "st_widen_lanes" if load.dtype == HALF else "st_round_lanes"
+            self.emit(f"{function}({scalar.name}_lanes, &{source});")
+        self.names |= {s: f"{s.name}_lanes[{lane} - {block}]" for s in halves.arrays}
+        for part in halves.parts:
+            if part.body:
+                body = tuple(map(unrounded, part.body))
+                self.simd_loop(replace(loop, body=body), block, f"{block} + {LANES}")
+            for store in part.narrowed:
+                assert isinstance(store.value, ir.Scalar)
+                target = self.moved.get(store) or self.element(store.buffer, store.indices)
+                self.emit(f"st_narrow_lanes(&{target}, {store.value.name}_lanes);")
+            for let in part.rounded:
+                self.emit(f"st_round_lanes({let.scalar.name}_lanes, {let.scalar.name}_lanes);")
+        self.names = outer
+        self.close()
+        count = _count(begin, end)
+        if count is None or count % MOST_LANES:
+            self.simd_loop(loop, block, end, rest=True)
+        self.close()
 
     def ahead(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
         """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""
@@ -649,6 +721,12 @@ class _C(Renderer):
         name = f"st_accumulate_{reducer}_{scalar.dtype}"
         return f"{name}({self.scalar(scalar)}, {value})"
 
+    def stored(self, statement: ir.Store) -> str:
+        value = statement.value
+        if isinstance(value, ir.Scalar) and value in self.patterns:
+            return self.scalar(value)
+        return super().stored(statement)
+
     def store(self, statement: ir.Store) -> None:
         if (target := self.moved.get(statement)) is None:
             super().store(statement)
@@ -710,6 +788,14 @@ def _wide(scalar: ir.Scalar) -> ir.Scalar:
 def _trips(begin: str, end: str) -> str:
     """How often a loop runs, for the report, where the text says it."""
     return f" {int(end) - int(begin)}" if begin.isdigit() and end.isdigit() else ""
+
+
+def _count(begin: str, end: str) -> int | None:
+    """How often a loop runs, where the text says it."""
+    if begin.isdigit() and end.isdigit():
+        return int(end) - int(begin)
+    more = end.removeprefix(f"{begin} + ")
+    return int(more) if more != end and more.isdigit() else None
 
 
 def _parameter(kernel: ir.Kernel, buffer: ir.Buffer, stored: bool) -> str:

@@ -9,10 +9,14 @@ rows all lanes of a row choose alike, and the row has a loop for each choice.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Binary, Index, Range, Variable
 from stitchcore.loop_ir.nodes import (
@@ -113,11 +117,18 @@ def _offset(node: Index, variable: str) -> int | None:
 
 
 def _decided(body: Sequence[Statement], ranges: Mapping[str, Range]) -> tuple[Statement, ...]:
-    """`body` with the tests that `ranges` decide, the choices by them, and without what no choice
-    takes any more."""
+    """`body` with the tests that `ranges` decide, the choices by them, what is known then, and
+    without what no choice takes any more."""
+    known: dict[Scalar, Expression] = {}
+    positive: set[Expression] = set()
+    """Sums that are no negative zero, for one of their terms is none."""
+    made: set[Expression] = set()
+    decided: list[Statement] = []
 
     def decide(node: Expression) -> Expression:
         match node:
+            case Scalar():
+                return known.get(node, node)
             case InRange():
                 inside = _inside(node, ranges)
                 return node if inside is None else Literal(inside, "pred")
@@ -127,16 +138,41 @@ def _decided(body: Sequence[Statement], ranges: Mapping[str, Range]) -> tuple[St
                 return other if value else Literal(False, "pred")
             case Apply(op.SELECT, (Literal(value), chosen, other)):
                 return chosen if value else other
+            case Apply(op.COMPARE, (Literal(left, dtype), Literal(right))) if _is_integer(dtype):
+                attributes = dict(node.attributes)
+                sides = [np.asarray(value, DTYPES[dtype].numpy) for value in (left, right)]
+                return Literal(bool(op.compute(op.COMPARE, sides, "pred", attributes)), "pred")
+            case Apply(op.ADD, (total, Literal(0.0))) if total in positive or _is_zero(total):
+                return total
         return node
 
+    for statement in body:
+        (after,) = mapped((statement,), expression=decide)
+        if isinstance(after, Let):
+            made.add(after.scalar)
+            if isinstance(after.value, Literal) or after.value in made:
+                known[after.scalar] = after.value
+            if isinstance(after.value, Apply) and after.value.opcode == op.ADD:
+                if any(term in positive or _is_zero(term) for term in after.value.operands):
+                    positive.add(after.scalar)
+        decided.append(after)
     used: set[Scalar] = set()
     needed: list[Statement] = []
-    for statement in reversed(mapped(body, expression=decide)):
+    for statement in reversed(decided):
         if isinstance(statement, Let) and statement.scalar not in used:
             continue
         used.update(scalar for inner in statements((statement,)) for scalar in own_scalars(inner))
         needed.append(statement)
     return tuple(reversed(needed))
+
+
+def _is_zero(node: Expression) -> bool:
+    """Whether `node` is a zero, and no negative one."""
+    return isinstance(node, Literal) and node.value == 0 and math.copysign(1, node.value) > 0
+
+
+def _is_integer(dtype: str) -> bool:
+    return DTYPES[dtype].kind in ("signed", "unsigned")
 
 
 def _inside(node: InRange, ranges: Mapping[str, Range]) -> bool | None:

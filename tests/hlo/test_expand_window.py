@@ -140,6 +140,24 @@ def test_what_is_not_small_stays() -> None:
     assert op.SELECT_AND_SCATTER in expanded([large, source], strange)[2]
 
 
+@pytest.mark.parametrize(
+    ("turned", "size", "stays"), [(True, 3, True), (True, 2, False), (False, 3, False)]
+)
+def test_windows_across_the_rows_of_memory_stay_where_they_overlap(
+    turned: bool, size: int, stays: bool
+) -> None:
+    base = builder.parameter(0, "f32", (2, 16, 8, 8))
+    operand = builder.transpose(base, (0, 2, 3, 1) if turned else (0, 2, 1, 3))
+    operand = builder.elementwise(op.NEGATE, operand)
+    side = WindowDim(size, 2, 0, size - 2)
+    window = (WindowDim(1), side, side, WindowDim(1))
+    pool = pooled(operand, window, op.MAXIMUM, -np.inf)
+    assert (op.REDUCE_WINDOW in expanded([base], pool)[2]) is stays
+    source = builder.parameter(1, "f32", counts(operand, window))
+    gradient = pooling_gradient(operand, source, window)
+    assert (op.SELECT_AND_SCATTER in expanded([base, source], gradient)[2]) is turned
+
+
 def test_an_unknown_batch_is_pooled_too() -> None:
     batch = symbol("B")
     operand = builder.parameter(0, "f32", (batch, 8))

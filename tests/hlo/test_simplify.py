@@ -73,6 +73,8 @@ EXPONENTIAL = elementwise(op.EXPONENTIAL, X)
          builder.slice_(X, [(1, 3, 1), (0, 6, 1)])),
         (builder.concatenate([X], 0), X),
         (builder.pad(X, builder.constant(0.0, "f32"), [(0, 0, 0), (0, 0, 0)]), X),
+        (builder.pad(X, builder.constant(0.0, "f32"), [(0, -1, 0), (-2, 0, 0)]),
+         builder.slice_(X, [(0, 3, 1), (2, 6, 1)])),
         (builder.reverse(builder.reverse(X, (1,)), (1,)), X),
         (builder.get_tuple_element(builder.tuple_([X, ONE]), 0), X),
         (builder.reduce(builder.reshape(X, (4, 1, 6)), (1,), op.MAXIMUM), X),

@@ -28,6 +28,47 @@
 #define ST_EXPORT __attribute__((visibility("default")))
 #include "stitch_common.h"
 
+/* ---- float16, some lanes at a time ------------------------------------------------------------------ */
+/* gcc 12 vectorises no conversion of _Float16: what has an instruction for a vector of them is written
+ * with it, here, and generated loops are cut around it (codegen/c_half_lanes.py). NaNs keep the upper
+ * part of their pattern, and are quiet. */
+#if defined(__AVX512F__)
+#define ST_HALF_LANES 16
+#else
+#define ST_HALF_LANES 8
+#endif
+#if defined(__F16C__)
+typedef float st_wide_lanes __attribute__((vector_size(4 * ST_HALF_LANES), aligned(4), may_alias));
+typedef short st_half_lanes __attribute__((vector_size(2 * ST_HALF_LANES), aligned(2), may_alias));
+#if defined(__clang__)
+typedef _Float16 st_float16_lanes __attribute__((vector_size(2 * ST_HALF_LANES)));
+#define ST_WIDEN(half) __builtin_convertvector((st_float16_lanes)(half), st_wide_lanes)
+#define ST_NARROW(wide) (st_half_lanes)__builtin_convertvector(wide, st_float16_lanes)
+#elif ST_HALF_LANES == 16
+#define ST_WIDEN(half) __builtin_ia32_vcvtph2ps512_mask(half, (st_wide_lanes){0}, -1, 4)
+#define ST_NARROW(wide) __builtin_ia32_vcvtps2ph512_mask(wide, 0, (st_half_lanes){0}, -1)
+#else
+#define ST_WIDEN(half) __builtin_ia32_vcvtph2ps256(half)
+#define ST_NARROW(wide) __builtin_ia32_vcvtps2ph256(wide, 0)
+#endif
+ST_INLINE void st_widen_lanes(float *to, const uint16_t *from) {
+  *(st_wide_lanes *)to = ST_WIDEN(*(const st_half_lanes *)from);
+}
+ST_INLINE void st_narrow_lanes(uint16_t *to, const float *from) {
+  *(st_half_lanes *)to = ST_NARROW(*(const st_wide_lanes *)from);
+}
+ST_INLINE void st_round_lanes(float *to, const float *from) {
+  *(st_wide_lanes *)to = ST_WIDEN(ST_NARROW(*(const st_wide_lanes *)from));
+}
+#else
+#define ST_EACH_LANE(value) for (int l = 0; l < ST_HALF_LANES; l++) to[l] = value
+ST_INLINE void st_widen_lanes(float *to, const uint16_t *from) { ST_EACH_LANE(st_load_f16(from[l])); }
+ST_INLINE void st_narrow_lanes(uint16_t *to, const float *from) {
+  ST_EACH_LANE(st_store_f16(st_round_f16(from[l])));
+}
+ST_INLINE void st_round_lanes(float *to, const float *from) { ST_EACH_LANE(st_round_f16(from[l])); }
+#endif
+
 /* ---- choices that all lanes make alike, by a mask of all bits or none ------------------------------ */
 #define ST_CHOOSE(t, T, I)                                                                            \
   ST_INLINE T st_choose_##t(int64_t mask, T a, T b) {                                                 \

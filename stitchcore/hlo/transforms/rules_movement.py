@@ -7,6 +7,7 @@ from typing import Any
 
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.instruction import Instruction, instruction
 from stitchcore.hlo.transforms.rules_fold import splat_of
 
@@ -157,14 +158,22 @@ def flat_concatenate(node: Instruction) -> Instruction | None:
 
 
 def no_padding(node: Instruction) -> Instruction | None:
-    """Nothing is added, removed or spread; or the padding equals the splat it surrounds."""
+    """Nothing is added or spread: what is left of the operand; or the padding equals the splat it
+    surrounds."""
     operand, value = node.operands
     if all(triple == (0, 0, 0) for triple in node["padding"]):
         return operand
+    if all(_only_removes(*triple) for triple in node["padding"]):
+        pairs = zip(operand.shape.dims, node["padding"], strict=True)
+        return builder.slice_(operand, [(-low, e + high, 1) for e, (low, high, _) in pairs])
     splat = splat_of(operand)
     if splat is not None and splat == splat_of(value):
         return builder.broadcast(value, node.shape.dims, ())
     return None
+
+
+def _only_removes(low: Dim, high: Dim, interior: int) -> bool:
+    return isinstance(low, int) and isinstance(high, int) and max(low, high, interior) <= 0
 
 
 def short_reverse(node: Instruction) -> Instruction | None:
