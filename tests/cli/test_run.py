@@ -74,7 +74,7 @@ CHILD = """
 import ctypes, os, sys, time
 ctypes.CDLL({library!r})
 told = os.path.join(os.environ["STITCH_STORE"], "sessions", os.environ["STITCH_SESSION"])
-for _ in range(1000):
+for _ in range(5000):
     if os.path.exists(os.path.join(told, "events.jsonl")): sys.exit()
     time.sleep(0.05)
 sys.exit(9)
@@ -669,7 +669,7 @@ import json, os, sys, time
 events, said, end = sys.argv[1:]
 def tell(**event): open(events, "a").write(json.dumps(event) + "\\n")
 def until(what):
-    for _ in range(2000):
+    for _ in range(20_000):
         if what(): return
         time.sleep(0.01)
     sys.exit(1)

@@ -285,14 +285,12 @@ def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_hangs_or_is_not_wanted_any_more_is_ended() -> None:
-    given = (SOURCE.encode(), "k" * 64, ["sleep", "60"], "sleep")
-    started = time.monotonic()
+    given = (SOURCE.encode(), "k" * 64, ["sleep", "infinity"], "sleep")
     short = replace(LIMITS, seconds=0.5)
     assert children.compile_alone(*given, short, lambda: False)[0] is None
     end = threading.Event()
     threading.Timer(0.3, end.set).start()
     assert children.compile_alone(*given, LIMITS, end.is_set)[0] is None
-    assert time.monotonic() - started < 50
 
 
 # ---- whole requests ----------------------------------------------------------------------------
