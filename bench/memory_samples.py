@@ -24,6 +24,7 @@ def main(seconds: float) -> None:
     assert library.watch_memory(step)
     for _ in range(2):  # of the first call of a block nothing is kept
         library.pass_step(step, library.step_arm(step)[0])
+    time.sleep(0.5)  # its thread has begun, and has its name
     [task] = (
         one
         for one in Path("/proc/self/task").iterdir()

@@ -7,6 +7,7 @@ import mmap
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ from tests.waiting import wait_for
 
 MIB = 2**20
 HELD = 128 * MIB
-PASS_SECONDS = 0.06
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,16 @@ def held(size: int) -> mmap.mmap:
     return made
 
 
+def tasks() -> list[Path]:
+    """The sampler's thread, where there is one."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # one that has just ended
+            if (task / "comm").read_text() == "stitch-memory\n":
+                found.append(task)
+    return found
+
+
 def run(library: plugin.Plugin, step: int, calls: int, call: Callable[[int, int], None]) -> None:
     """Calls of the step, each of the arm that is due; `call` is given the arm and its place."""
     place, last = 0, -1
@@ -57,15 +67,25 @@ def run(library: plugin.Plugin, step: int, calls: int, call: Callable[[int, int]
         call(arm, place)
 
 
-def pause(_: int, __: int) -> None:
-    time.sleep(PASS_SECONDS)
+def samples(library: plugin.Plugin, step: int) -> int:
+    return sum(one.samples for one in library.memory(step))
+
+
+def sampled(library: plugin.Plugin, step: int, place: int) -> None:
+    """A call of the step goes on until it has been sampled; samples of the first and last of a
+    block are nobody's."""
+    if place == 1:
+        before = samples(library, step)
+        wait_for(lambda: samples(library, step) >= before + 2, "samples")
+    else:
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
 def test_what_one_arm_allocates_is_its_own(library: plugin.Plugin, step: int) -> None:
-    def allocate(arm: int, _: int) -> None:
+    def allocate(arm: int, place: int) -> None:
         made = held(HELD) if arm == 1 else None
-        time.sleep(PASS_SECONDS)
+        sampled(library, step, place)
         if made is not None:
             made.close()
 
@@ -83,9 +103,12 @@ def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> 
 
     def allocate(arm: int, place: int) -> None:
         made = held(HELD) if place != 1 else None
-        time.sleep(PASS_SECONDS)
+        sampled(library, step, place)
         if made is not None:
             made.close()
+
+    def pause(_: int, place: int) -> None:
+        sampled(library, step, place)
 
     before = held(MIB)  # warm: what the test itself needs is in memory
     run(library, step, 6, pause)
@@ -97,14 +120,16 @@ def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> 
 
 @pytest.mark.slow
 def test_it_ends_when_nothing_is_watched(library: plugin.Plugin, step: int) -> None:
+    def pause(_: int, place: int) -> None:
+        sampled(library, step, place)
+
     run(library, step, 12, pause)
     found = library.memory(step)
     assert found
     library.unwatch_memory(step)
-    run(library, step, 12, pause)
+    run(library, step, 12, lambda *_: time.sleep(0.02))
     assert library.memory(step) == found
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    assert "stitch-memory\n" not in names
+    wait_for(lambda: not tasks(), "the thread has ended")
     assert library.watch_memory(step), "and begins again"
     run(library, step, 12, pause)
     assert len(library.memory(step)) > len(found)
@@ -115,26 +140,22 @@ def test_it_costs_little(library: plugin.Plugin, step: int) -> None:
     """Two hundred samples a second at most, each of which is one read of one short line: what that
     takes of a core `python -m bench.memory_samples` tells."""
 
-    def kept() -> int:
-        return sum(one.samples for one in library.memory(step))
-
     def done() -> tuple[int, int, int]:
         """How often the thread has read, how many bytes, and the samples kept at that moment."""
         while True:
-            before = kept()
+            before = samples(library, step)
             of = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
-            if kept() == before:
+            if samples(library, step) == before:
                 return int(of["syscr"]), int(of["rchar"]), before
 
-    run(library, step, 2, pause)  # the second call goes on and on
-    [task] = (task for task in Path("/proc/self/task").iterdir()
-              if (task / "comm").read_text() == "stitch-memory\n")  # fmt: skip
+    run(library, step, 2, lambda *_: None)  # the second call goes on and on
+    [task] = wait_for(tasks, "the thread has begun")
     began, before = time.perf_counter(), done()
-    wait_for(lambda: kept() >= before[2] + 100, "samples")
-    reads, size, samples = (now - then for now, then in zip(done(), before, strict=True))
+    wait_for(lambda: samples(library, step) >= before[2] + 100, "samples")
+    reads, size, kept = (now - then for now, then in zip(done(), before, strict=True))
     most = (time.perf_counter() - began) / 0.005 + 1
-    assert 100 <= samples <= most
-    assert samples - 1 <= reads <= samples + 1, "one may be under way"
+    assert 100 <= kept <= most
+    assert kept - 1 <= reads <= kept + 1, "one may be under way"
     assert size <= 80 * reads
 
 
@@ -175,7 +196,7 @@ def test_growth_of_the_job_is_not_the_stitched_steps(library: plugin.Plugin, ste
 
     def grow(arm: int, place: int) -> None:
         kept.append(held(4 * MIB))
-        pause(arm, place)
+        sampled(library, step, place)
 
     run(library, step, 36, grow)
     found = memory.compare(library.memory(step), 0)

@@ -28,7 +28,7 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.sandbox import isolate
 from stitchcore.toolchain import c_compiler
 from stitchcore.toolchain.c_compiler import command, compile_c, find_compiler, unit_key
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.requests import TF, meta_of, python_path, submit
 
 pytestmark = pytest.mark.skipif(
@@ -276,7 +276,7 @@ def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
         )
         assert unit is not None and seconds > 0.2
         (spy.folder / "end").touch()
-        said, errors = spy.process.communicate(timeout=240)
+        said, errors = spy.process.communicate(timeout=RUN_SECONDS)
         assert b"compiler seen" in said, (said, errors)
         assert b"kernels.c" not in said and b"kernels.so" not in said, said
         assert b"reached" not in said, said
