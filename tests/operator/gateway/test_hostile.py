@@ -61,7 +61,7 @@ def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         try:
-            wait_for(lambda: _saved(gateway) > 1.0 * DEVICES, "it does get what may be true")
+            wait_for(lambda: _saved(gateway) > 8 * DEVICES, "it does get what may be true")
             refused = 'stitch_savings_reports_total{result="implausible"}'
             wait_for(lambda: refused in _metrics(gateway), "and no more")
         finally:
