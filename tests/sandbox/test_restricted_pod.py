@@ -34,7 +34,7 @@ while child.poll() is None and why is None:
     why = child.exceeded()
 said, errors = b"", b""
 if why is None:
-    said, errors = child.process.communicate(timeout=RUN_SECONDS)
+    said, errors = child.process.communicate(timeout=1000)
 child.stop()
 print(json.dumps([said.decode(), errors.decode(), why, isolate.open_to_children()]))
 """
