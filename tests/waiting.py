@@ -10,6 +10,8 @@ Found = TypeVar("Found")
 PATIENCE_SECONDS = 240.0
 """Nothing is claimed of this time: a machine that is many times as slow gets there too. It is less
 than what pytest gives a test, so that one that waits in vain says for what."""
+RUN_SECONDS = 1000.0
+"""What a whole command may take, a job with all its steps too: one that hangs is ended."""
 LONGEST_PAUSE = 0.1
 
 

@@ -34,6 +34,7 @@ from stitchcore.options import Options
 from stitchcore.report import schema
 from stitchcore.report.schema import ReportNode
 from stitchcore.report.view import ReasonRow
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +49,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 def stitch_run(env: dict[str, str], code: str, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stitchcore.cli", "run", *flags, "--", sys.executable]
     return subprocess.run(
-        [*command, "-c", code], env=env, capture_output=True, text=True, timeout=120
+        [*command, "-c", code], env=env, capture_output=True, text=True, timeout=RUN_SECONDS
     )
 
 
@@ -74,7 +75,7 @@ CHILD = """
 import ctypes, os, sys, time
 ctypes.CDLL({library!r})
 told = os.path.join(os.environ["STITCH_STORE"], "sessions", os.environ["STITCH_SESSION"])
-for _ in range(1000):
+for _ in range(5000):
     if os.path.exists(os.path.join(told, "events.jsonl")): sys.exit()
     time.sleep(0.05)
 sys.exit(9)
@@ -87,7 +88,11 @@ def test_what_a_python_program_starts_is_told_of(env: dict[str, str], tmp_path: 
     command = [sys.executable, "-m", "stitchcore.cli", "run", "--json", "--", sys.executable]
     child = CHILD.format(library=str(library))
     done = subprocess.run(
-        [*command, "-c", LAUNCHER, child], env=env, capture_output=True, text=True, timeout=120
+        [*command, "-c", LAUNCHER, child],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     [cause] = json.loads(done.stdout.splitlines()[-1])["nothing"]
@@ -151,7 +156,7 @@ def test_a_termination_reaches_the_job(env: dict[str, str]) -> None:
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "saved\n"
-        assert process.wait(timeout=120) == 3
+        assert process.wait(timeout=RUN_SECONDS) == 3
 
 
 def test_the_environment_of_a_job() -> None:
@@ -669,7 +674,7 @@ import json, os, sys, time
 events, said, end = sys.argv[1:]
 def tell(**event): open(events, "a").write(json.dumps(event) + "\\n")
 def until(what):
-    for _ in range(2000):
+    for _ in range(20_000):
         if what(): return
         time.sleep(0.01)
     sys.exit(1)

@@ -17,6 +17,7 @@ from stitchcore.cli.run_summary import NEXT_RUN
 from stitchcore.inject.build import library_folder
 from stitchcore.report import schema as reports
 from tests import lean
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("scripts") / "small_step.py"
@@ -33,7 +34,11 @@ def environment(folder: Path) -> dict[str, str]:
 def job(folder: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, str(SCRIPT), str(STEPS)]
     return subprocess.run(
-        command, env=environment(folder), capture_output=True, text=True, timeout=300
+        command,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
 
 

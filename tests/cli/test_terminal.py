@@ -20,6 +20,7 @@ import pytest
 from stitchcore.cli import common
 from stitchcore.report import schema as reports
 from stitchcore.report.schema import ReportNode
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "tests" / "workloads" / "softmax_grad.hlo.xz"
@@ -106,13 +107,15 @@ def on_a_terminal(name: str, columns: int, environ: dict[str, str]) -> str:
                 written += os.read(ours, 65536)
             except OSError:  # the last one has closed it
                 break
-        process.wait(120)
+        process.wait(RUN_SECONDS)
     os.close(ours)
     return written.decode().replace("\r\n", "\n")
 
 
 def in_a_pipe(name: str, environ: dict[str, str]) -> str:
-    done = subprocess.run(command(name), env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command(name), env=environ, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
     return done.stdout + done.stderr
 
 

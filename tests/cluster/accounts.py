@@ -10,7 +10,7 @@ from typing import Any
 
 from kubernetes import client
 
-from tests.cluster.objects import wait_for
+from tests.waiting import wait_for
 
 RBAC = "rbac.authorization.k8s.io"
 Role = Mapping[str, Any]
@@ -27,7 +27,7 @@ def account(
     for role in roles:
         _bind(api, role, {"kind": "ServiceAccount", "name": name, "namespace": namespace})
     for role in roles:
-        wait_for(partial(_in_force, api, role, namespace, name), 20, f"{name} has its roles")
+        wait_for(partial(_in_force, api, role, namespace, name), f"{name} has its roles")
     made = core.create_namespaced_service_account_token(
         name, namespace, {"spec": {"expirationSeconds": 3600}}
     )

@@ -28,7 +28,7 @@ from tests.cluster.plane import Network
 from tests.cluster.processes import Daemon, NotUp
 from tests.ports import free_ports
 
-SECONDS = 120.0
+SECONDS = 600.0
 """How long the control plane may take; it is a few seconds on an idle machine."""
 SERVING = 2
 """The first programs of a control plane: etcd and the API server."""

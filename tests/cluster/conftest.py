@@ -17,8 +17,8 @@ from kubernetes import client, config
 from tests.cluster import build, parts, places, plane
 from tests.cluster import cluster as clusters
 from tests.cluster.cluster import Cluster
-from tests.cluster.objects import wait_for
 from tests.cluster.parts import Level
+from tests.waiting import wait_for
 
 DISPOSABLE = ("kind-", "k3d-", "stitch-testbed")
 """Contexts of clusters that tests may fill and empty."""
@@ -105,7 +105,7 @@ def namespace_in(core: client.CoreV1Api) -> Iterator[str]:
     """A new namespace whose pods may be created at once."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     core.create_namespace({"metadata": {"name": name}})
-    wait_for(lambda: _has_account(core, name), 20, "the namespace has its service account")
+    wait_for(lambda: _has_account(core, name), "the namespace has its service account")
     yield name
     core.delete_namespace(name)
 

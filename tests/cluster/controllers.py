@@ -25,7 +25,7 @@ from tests.cluster.parts import JOBSET, KUEUE, TRAINER, TRAINING_OPERATOR, VOLCA
 from tests.cluster.processes import Daemon
 from tests.ports import free_ports
 
-SECONDS = 180.0
+SECONDS = 600.0
 CERTIFICATES = Path("k8s-webhook-server/serving-certs")
 """Below /tmp: where controller-runtime looks."""
 OWN_TMP = 'mount --bind "$0" /tmp && exec "$@"'

@@ -30,7 +30,7 @@ INSTALL = (
     "apt-get install --no-install-recommends runc iptables containernetworking-plugins "
     "iproute2 procps util-linux gcc libc6-dev"
 )
-SECONDS = 90.0
+SECONDS = 600.0
 REGISTRIES = "registries"
 """Folder that says where registries are, one folder for each: containerd's hosts.toml."""
 DNS_HOST = 10

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-Found = TypeVar("Found")
-LONGEST = 5.0
 FAKE = {"kwok.x-k8s.io/node": "fake"}
 SELECTOR = {"type": "fake"}
 RESTRICTED: dict[str, Any] = {
@@ -18,28 +14,6 @@ RESTRICTED: dict[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """What Pod Security `restricted` asks of a container."""
-
-
-def wait_for(
-    condition: Callable[[], Found | Literal[False] | None], seconds: float, what: str
-) -> Found:
-    """The first true value of `condition`, asked now and then; `seconds` are those of a machine
-    that does nothing else, and where others work beside they are more."""
-    began, pause = time.monotonic(), 0.05
-    while True:
-        if found := condition():
-            return found
-        taken = time.monotonic() - began
-        if taken > seconds * slower():
-            raise AssertionError(f"not within {taken:.0f} s: {what}")
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.25)
-
-
-def slower() -> float:
-    """How many times longer things may take now: as many as programs wait for each processor."""
-    waiting, _, _ = os.getloadavg()
-    return min(max(waiting / (os.cpu_count() or 1), 1.0), LONGEST)
 
 
 def pod_spec(resources: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:

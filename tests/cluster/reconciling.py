@@ -28,10 +28,10 @@ from stitch_operator.webhook.injection import Situation, decide
 from stitch_operator.webhook.objects import trust_roles
 from stitch_operator.webhook.policy import Namespace
 from stitch_operator.webhook.release import Release
-from tests.cluster.objects import wait_for
 from tests.operator.gateway import processes
 from tests.operator.webhook import support
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchedjobs"
 OPTIMIZE = "stitchcore.io/optimize"
@@ -100,7 +100,7 @@ class Place:
         (self.folder / "gateway.url").write_text(url)
         with processes.started(command, self.folder / "gateway.log") as process:
             made = Gateway(self, url, process)
-            wait_for(made.ready, 30, "the gateway is ready")
+            wait_for(made.ready, "the gateway is ready")
             yield made
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class Place:
         sources = {"PYTHONPATH": paths} if paths else {}
         with processes.started(command, self.folder / "reconciler.log", sources) as process:
             made = Running(process, f"http://127.0.0.1:{metrics}", self.folder / "reconciler.log")
-            wait_for(made.healthy, 30, "the reconciler is up")
+            wait_for(made.healthy, "the reconciler is up")
             yield made
             made.end()
 
@@ -174,7 +174,7 @@ class Gateway:
             verify=tls.trusting(self.place.folder / "ca.pem"),
             headers={"Authorization": f"Bearer {token}"},
             trust_env=False,
-            timeout=20.0,
+            timeout=100.0,
         )
 
 
@@ -216,7 +216,6 @@ def installed(api: client.ApiClient, kubeconfig: Path, folder: Path) -> Iterator
     chosen = f"metadata.name={kind}"
     wait_for(
         lambda: not extensions.list_custom_resource_definition(field_selector=chosen).items,
-        60,
         "the kind is gone",
     )
     rbac = client.RbacAuthorizationV1Api(api)
@@ -357,7 +356,7 @@ def job(place: Place, namespace: str, name: str, template: Object, **spec: Any) 
     client.BatchV1Api(place.api).create_namespaced_job(namespace, body)
     played = Played(place, namespace, name)
     pods = int(spec.get("parallelism", 1))
-    wait_for(lambda: len(played.pods) == pods, 30, "it has its pods")
+    wait_for(lambda: len(played.pods) == pods, "it has its pods")
     return played
 
 

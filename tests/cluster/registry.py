@@ -27,7 +27,7 @@ from tests.cluster.processes import Daemon
 NAME, PORT = "registry.internal:5000", 5000
 DAEMON = "registry"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-SECONDS = 120.0
+SECONDS = 600.0
 CHUNK = 1 << 20
 
 

@@ -29,9 +29,9 @@ from stitch_operator.webhook.release import Release
 from tests import lean
 from tests.cluster import accounts
 from tests.cluster.cluster import Cluster
-from tests.cluster.objects import wait_for
 from tests.operator.webhook import support
 from tests.ports import free_ports
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("tls.crt", "tls.key")
@@ -236,7 +236,7 @@ class Webhook:
         )
         folder = self.folder / f"replica-{number}"
         made = self.stack.enter_context(replica(folder, self.release, self.account, files))
-        wait_for(made.ready, 60, "the webhook is ready")
+        wait_for(made.ready, "the webhook is ready")
         self.replicas.append(made)
         self.ports.append(made.port)
         return made

@@ -22,9 +22,9 @@ from tests.cluster.objects import (
     job,
     pod,
     pod_spec,
-    wait_for,
 )
 from tests.cluster.processes import NotUp
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
@@ -43,7 +43,7 @@ def nodes(api: client.ApiClient) -> Iterator[Nodes]:
             name = f"fake-{uuid.uuid4().hex[:8]}"
             core.create_node(fake_node(name, **more))
             made.append(name)
-        wait_for(lambda: all(_ready(core.read_node(name)) for name in made), 30, "nodes are ready")
+        wait_for(lambda: all(_ready(core.read_node(name)) for name in made), "nodes are ready")
         return made
 
     yield make
@@ -76,14 +76,14 @@ def test_a_jobs_pods_are_made_by_the_real_controller(api: client.ApiClient, name
     core = client.CoreV1Api(api)
     client.BatchV1Api(api).create_namespaced_job(namespace, job("train", pods=2))
     made = wait_for(
-        lambda: len(found := pods_of(core, namespace, "train")) == 2 and found, 20, "two pods"
+        lambda: len(found := pods_of(core, namespace, "train")) == 2 and found, "two pods"
     )
     [owner] = made[0].metadata.owner_references
     assert (owner.kind, owner.name, owner.controller) == ("Job", "train", True)
     client.BatchV1Api(api).delete_namespaced_job(
         "train", namespace, propagation_policy="Background"
     )
-    wait_for(lambda: not pods_of(core, namespace, "train"), 30, "garbage is collected")
+    wait_for(lambda: not pods_of(core, namespace, "train"), "garbage is collected")
 
 
 def test_a_job_on_a_fake_node_completes(
@@ -92,7 +92,7 @@ def test_a_job_on_a_fake_node_completes(
     nodes(1)
     batch = client.BatchV1Api(api)
     batch.create_namespaced_job(namespace, job("train"))
-    wait_for(lambda: batch.read_namespaced_job("train", namespace).status.succeeded, 30, "its end")
+    wait_for(lambda: batch.read_namespaced_job("train", namespace).status.succeeded, "its end")
 
 
 def test_our_token_review_knows_the_pod_of_a_token(
@@ -104,14 +104,14 @@ def test_our_token_review_knows_the_pod_of_a_token(
     resources = {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}}
     core.create_namespaced_pod(namespace, pod("train", pod_spec(resources)))
     running = wait_for(
-        lambda: _ready(found := core.read_namespaced_pod("train", namespace)) and found, 30, "ready"
+        lambda: _ready(found := core.read_namespaced_pod("train", namespace)) and found, "ready"
     )
     identity = TokenReview(api).identify(token(api, namespace, running, AUDIENCE))
     assert (identity.namespace, identity.owner) == (namespace, "train")
     assert identity.pod == running.metadata.uid
     assert (identity.devices, identity.gpu) == (2.0, "h100")
-    assert identity.started is not None and abs(identity.started - began) < 60
-    assert identity.pod_started is not None and abs(identity.pod_started - began) < 60
+    for moment in (identity.started, identity.pod_started):  # to a second
+        assert moment is not None and began - 1 <= moment <= time.time() + 1
     assert identity.last_exit_code is None
 
 
@@ -121,7 +121,7 @@ def test_the_owner_of_a_jobs_pod_is_the_job(api: client.ApiClient, namespace: st
     client.BatchV1Api(api).create_namespaced_job(
         namespace, job("nightly-29371680", pod_spec(resources))
     )
-    [made] = wait_for(lambda: pods_of(core, namespace, "nightly-29371680"), 20, "a pod")
+    [made] = wait_for(lambda: pods_of(core, namespace, "nightly-29371680"), "a pod")
     identity = TokenReview(api).identify(token(api, namespace, made, AUDIENCE))
     assert (identity.owner, identity.devices, identity.gpu) == ("nightly", 1.5, "cpu")
     assert (identity.started, identity.pod_started) == (None, None)  # no node has taken it
@@ -147,7 +147,7 @@ def test_our_token_review_refuses(
         text = text[:-8] + "AAAAAAAA"
     if case == "pod gone":
         core.delete_namespaced_pod("train", namespace, grace_period_seconds=0)
-        wait_for(lambda: not core.list_namespaced_pod(namespace).items, 20, "the pod is gone")
+        wait_for(lambda: not core.list_namespaced_pod(namespace).items, "the pod is gone")
 
     def refused() -> Rejected | None:
         try:
@@ -157,7 +157,7 @@ def test_our_token_review_refuses(
         return None
 
     # the API server remembers a good token for some seconds
-    rejected = wait_for(refused, 30, "it is refused")
+    rejected = wait_for(refused, "it is refused")
     assert rejected.problem is problem
     assert words in rejected.what
 
@@ -189,7 +189,7 @@ def test_a_thousand_pods_are_ready_in_seconds(
         ]
         assert all(future.result() for future in made)
     created = time.monotonic() - began
-    wait_for(lambda: _count_ready(core, namespace) == 1000, 120, "all are ready")
+    wait_for(lambda: _count_ready(core, namespace) == 1000, "all are ready", seconds=600)
     print(f"1,000 pods created in {created:.1f} s, ready {time.monotonic() - began:.1f} s")
 
 

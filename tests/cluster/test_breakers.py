@@ -13,13 +13,13 @@ from kubernetes import client
 from stitch_operator.webhook import objects
 from stitch_operator.webhook.cluster import Cluster
 from tests.cluster import reconciling
-from tests.cluster.objects import wait_for
 from tests.cluster.reconciling import IMAGE, OPTIMIZE, TRAINS, Gateway, Place, Running, job
 from tests.cluster.test_reconciler import becomes, lines
 from tests.cluster.test_reconciler import gateway as gateway
 from tests.cluster.test_reconciler import place as place
 from tests.cluster.test_reconciler import reconciler as reconciler
 from tests.operator.webhook import serving
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 SCHEDULER = "kube-scheduler"
@@ -39,10 +39,10 @@ def webhook(api: client.ApiClient, place: Place) -> Iterator[Running]:
     ):
         authority = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
         known.start()
-        wait_for(known.ready, 20, "policies are known")
+        wait_for(known.ready, "policies are known")
         hooks = objects.configuration(release, served.url, authority)
         admission.create_mutating_webhook_configuration(hooks)
-        wait_for(lambda: said(create(api, "default", "probe", dry=True)), 20, "it is asked")
+        wait_for(lambda: said(create(api, "default", "probe", dry=True)), "it is asked")
         yield beside
         admission.delete_mutating_webhook_configuration(hooks["metadata"]["name"])
         known.stop()
@@ -68,23 +68,19 @@ def test_one_pod_meets_a_bad_image_and_later_ones_are_left_alone(
     assert said(first) == "injected"
     status = {"status": reconciling.unpullable()}
     core.patch_namespaced_pod_status("first", namespace, status)
-    wait_for(lambda: f"{namespace} {IMAGE}" in lines(place, "images"), 20, "the breaker is open")
-    wait_for(
-        lambda: said(create(api, namespace, "probe", dry=True)) == "breaker_open", 20, "obeyed"
-    )
+    wait_for(lambda: f"{namespace} {IMAGE}" in lines(place, "images"), "the breaker is open")
+    wait_for(lambda: said(create(api, namespace, "probe", dry=True)) == "breaker_open", "obeyed")
     played = job(place, namespace, "later", {"spec": TRAINS})
     assert [said(pod) for pod in played.pods] == ["breaker_open"]
     becomes(played, "Skipped", "breaker_open")
     assert played.events() == ["Skipped"]
     assert said(create(api, "default", "probe", dry=True)) == "injected"  # a matter of a namespace
     count = 'stitch_breakers_open{kind="images"}'  # by the one of the two that leads
-    wait_for(
-        lambda: any(one.metric(count) >= 1 for one in (reconciler, webhook)), 20, "it is counted"
-    )
+    wait_for(lambda: any(one.metric(count) >= 1 for one in (reconciler, webhook)), "it is counted")
     running = {"status": reconciling.running(ago=-5)}
     core.patch_namespaced_pod_status("first", namespace, running)
-    wait_for(lambda: f"{namespace} {IMAGE}" not in lines(place, "images"), 20, "it closes")
-    wait_for(lambda: said(create(api, namespace, "probe", dry=True)) == "injected", 20, "again")
+    wait_for(lambda: f"{namespace} {IMAGE}" not in lines(place, "images"), "it closes")
+    wait_for(lambda: said(create(api, namespace, "probe", dry=True)) == "injected", "again")
 
 
 def test_a_policy_that_refuses_our_container_costs_one_try(
@@ -112,7 +108,7 @@ def test_a_policy_that_refuses_our_container_costs_one_try(
         {"metadata": {"name": name}, "spec": bound}
     )
     try:
-        wait_for(lambda: _refused(api, namespace), 30, "the policy is in force")
+        wait_for(lambda: _refused(api, namespace), "the policy is in force")
         played = job(place, namespace, "train", {"spec": TRAINS})
         assert [said(pod) for pod in played.pods] == ["breaker_open"]
         becomes(played, "Skipped", "breaker_open")
@@ -137,7 +133,7 @@ def test_a_stuck_pod_is_never_touched(
     create(api, namespace, "first")
     core.patch_namespaced_pod_status("first", namespace, {"status": reconciling.unpullable()})
     before = written(api, core.read_namespaced_pod("first", namespace))
-    wait_for(lambda: f"{namespace} {IMAGE}" in lines(place, "images"), 20, "the breaker is open")
+    wait_for(lambda: f"{namespace} {IMAGE}" in lines(place, "images"), "the breaker is open")
     after = core.read_namespaced_pod("first", namespace)
     assert written(api, after) == before
 

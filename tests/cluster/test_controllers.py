@@ -15,15 +15,15 @@ from kubernetes import client
 from tests.cluster import releasing, workloads
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import namespace_in
-from tests.cluster.objects import fake_node, wait_for
+from tests.cluster.objects import fake_node
 from tests.cluster.workloads import KINDS, QUEUE, Kind
 from tests.operator.webhook import reference
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 Object = dict[str, Any]
 INJECTED, SKIPPED, WORKLOAD = (f"stitchcore.io/{n}" for n in ("injected", "skipped", "workload"))
 QUIET_SECONDS = 60.0
-SECONDS = 60.0
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Place:
             phases = [pod["status"].get("phase") for pod in pods]
             return pods if phases == ["Running"] * kind.pods else []
 
-        return wait_for(found, SECONDS, f"{kind.pods} pods of {kind.kind} {name}")
+        return wait_for(found, f"{kind.pods} pods of {kind.kind} {name}")
 
 
 def _type(kind: Kind) -> str:
@@ -157,7 +157,7 @@ def test_suspend_and_resume(place: Place, kind: Kind, queued: bool) -> None:
         activate(place, name, False)
     else:
         place.suspend(kind, name, True)
-    wait_for(lambda: not place.pods(name), SECONDS, "no pods")
+    wait_for(lambda: not place.pods(name), "no pods")
     if queued:
         activate(place, name, True)
     else:
@@ -230,7 +230,7 @@ def test_a_group_of_plain_pods_stays_a_group(place: Place) -> None:
         made.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]})
     place.create(*made)
     running = lambda: [p["status"].get("phase") for p in place.pods("group")] == ["Running"] * 3  # noqa: E731
-    wait_for(running, SECONDS, "the group runs")
+    wait_for(running, "the group runs")
     pods = place.pods("group")
     assert all(INJECTED in words(pod) for pod in pods)
     assert len({words(pod)["kueue.x-k8s.io/role-hash"] for pod in pods}) == 1

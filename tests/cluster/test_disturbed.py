@@ -17,10 +17,11 @@ from stitch_operator.names import INJECTED
 from tests.cluster import own_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.enclosure import SECOND
-from tests.cluster.objects import RESTRICTED, wait_for
+from tests.cluster.objects import RESTRICTED
 from tests.cluster.processes import NotUp
 from tests.cluster.setting_up import set_up
 from tests.cluster.whole import NAMESPACE, OPTIMIZE, RELEASE, TEAM, Whole
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 FAIL_OPEN = "apiserver_admission_webhook_fail_open_count"
@@ -78,7 +79,7 @@ def stream(whole: Whole) -> Iterator[list[bool]]:
 
     thread = threading.Thread(target=create)
     thread.start()
-    wait_for(lambda: len(injected) > 5, 60, "the stream has begun")
+    wait_for(lambda: len(injected) > 5, "the stream has begun")
     yield injected
     end.set()
     thread.join()
@@ -120,7 +121,6 @@ def test_a_drained_node_costs_no_pod_its_injection(whole: Whole) -> None:
     whole.cluster.kubectl("rollout", "status", f"deployment/{RELEASE}-webhook", *place)
     wait_for(
         lambda: {pod.spec.node_name for pod in ready_webhooks(whole)} >= {SECOND},
-        60,
         "a replica on the second node",
     )
     before = failed_open(whole)
@@ -128,7 +128,9 @@ def test_a_drained_node_costs_no_pod_its_injection(whole: Whole) -> None:
         whole.cluster.kubectl(
             "drain", SECOND, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s"
         )
-        wait_for(lambda: len(ready_webhooks(whole)) == 2, 120, "both replicas are ready again")
+        wait_for(
+            lambda: len(ready_webhooks(whole)) == 2, "both replicas are ready again", seconds=600
+        )
         time.sleep(2)
     assert all(injected), f"{injected.count(False)} of {len(injected)} were missed"
     assert failed_open(whole) == before
@@ -138,7 +140,9 @@ def test_an_upgrade_costs_no_pod_its_injection(whole: Whole) -> None:
     before = failed_open(whole)
     with stream(whole) as injected:
         whole.install("--set", "runtime.size=300Mi")
-        wait_for(lambda: len(ready_webhooks(whole)) == 2, 120, "both replicas are ready again")
+        wait_for(
+            lambda: len(ready_webhooks(whole)) == 2, "both replicas are ready again", seconds=600
+        )
     assert all(injected), f"{injected.count(False)} of {len(injected)} were missed"
     assert failed_open(whole) == before
 
@@ -146,22 +150,21 @@ def test_an_upgrade_costs_no_pod_its_injection(whole: Whole) -> None:
 def test_what_was_missed_while_the_webhook_was_away_is_said(whole: Whole) -> None:
     scale = ("scale", f"deployment/{RELEASE}-webhook", "--namespace", NAMESPACE)
     whole.cluster.kubectl(*scale, "--replicas=0")
-    wait_for(lambda: not webhooks(whole), 60, "there is no webhook")
+    wait_for(lambda: not webhooks(whole), "there is no webhook")
     try:
         with whole.cluster.api() as api:
             client.BatchV1Api(api).create_namespaced_job(TEAM, job("missed"))
-        wait_for(lambda: whole.pods("missed"), 30, "its pod is created all the same")
+        wait_for(lambda: whole.pods("missed"), "its pod is created all the same")
         wait_for(
             lambda: whole.stitched_job("missed").get("status", {}).get("reason") or False,
-            60,
             "its StitchedJob says why",
         )
     finally:
         whole.cluster.kubectl(*scale, "--replicas=2")
     status = whole.stitched_job("missed")["status"]
     assert (status["phase"], status["reason"]) == ("Skipped", "missed_admission")
-    wait_for(lambda: whole.ended("missed"), 90, "it ends as it would have")
-    wait_for(lambda: len(ready_webhooks(whole)) == 2, 120, "the webhook is back")
+    wait_for(lambda: whole.ended("missed"), "it ends as it would have", seconds=600)
+    wait_for(lambda: len(ready_webhooks(whole)) == 2, "the webhook is back", seconds=600)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +203,10 @@ def test_a_reconciler_and_an_api_server_that_start_again_lose_nothing(whole: Who
     whole.cluster.start("kube-apiserver")
     with whole.cluster.api() as api:
         client.BatchV1Api(api).create_namespaced_job(TEAM, job("after"))
-    wait_for(lambda: whole.ended("after"), 120, "it ends")
+    wait_for(lambda: whole.ended("after"), "it ends", seconds=600)
     (pod,) = whole.pods("after")
     assert INJECTED in pod.metadata.annotations
-    wait_for(lambda: whole.stitched_job("after"), 90, "it has its StitchedJob")
+    wait_for(lambda: whole.stitched_job("after"), "it has its StitchedJob", seconds=600)
 
 
 def test_a_release_whose_runtime_cannot_be_had_touches_no_pod(whole: Whole) -> None:
@@ -215,7 +218,9 @@ def test_a_release_whose_runtime_cannot_be_had_touches_no_pod(whole: Whole) -> N
     assert failed_open(whole) == before
     with whole.cluster.api() as api:
         client.BatchV1Api(api).create_namespaced_job(TEAM, job("lucky"))
-    wait_for(lambda: whole.ended("lucky"), 90, "a job of that time runs with the old runtime")
+    wait_for(
+        lambda: whole.ended("lucky"), "a job of that time runs with the old runtime", seconds=600
+    )
     whole.install()
 
 
@@ -227,17 +232,17 @@ def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> No
     try:
         with whole.cluster.api() as api:
             client.BatchV1Api(api).create_namespaced_job(TEAM, job("unlucky"))
-            (first,) = wait_for(lambda: whole.pods("unlucky"), 30, "its first pod")
+            (first,) = wait_for(lambda: whole.pods("unlucky"), "its first pod")
             assert INJECTED in first.metadata.annotations
             core = client.CoreV1Api(api)
             core.create_namespaced_pod(TEAM, annotated("waits"))
-            wait_for(lambda: broken_images(core), 90, "the breaker opens")
+            wait_for(lambda: broken_images(core), "the breaker opens", seconds=600)
             core.delete_namespaced_pod(first.metadata.name, TEAM)
             batch = client.BatchV1Api(api)
             wait_for(
                 lambda: batch.read_namespaced_job("unlucky", TEAM).status.succeeded,
-                90,
                 "its second pod runs",
+                seconds=600,
             )
             (second,) = whole.pods("unlucky")
             assert second.metadata.annotations["stitchcore.io/skipped"] == "breaker_open"
@@ -245,5 +250,5 @@ def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> No
         whole.cluster.import_image(own_images.built(runtime).archive)
     with whole.cluster.api() as api:
         core = client.CoreV1Api(api)
-        wait_for(lambda: not broken_images(core), 90, "the breaker closes")
+        wait_for(lambda: not broken_images(core), "the breaker closes", seconds=600)
         assert core.read_namespaced_pod("waits", TEAM).metadata.annotations[INJECTED]

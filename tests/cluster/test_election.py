@@ -9,11 +9,11 @@ from kubernetes import client
 
 from stitch_operator.reconciler.__main__ import SUCCEEDED
 from stitch_operator.reconciler.election import ACT_SECONDS, LEASE_SECONDS, Election
-from tests.cluster.objects import wait_for
 from tests.cluster.reconciling import Place, Running, running
 from tests.cluster.test_reconciler import becomes, train
 from tests.cluster.test_reconciler_faults import own_namespace as own_namespace
 from tests.cluster.test_reconciler_faults import place as place
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -87,7 +87,7 @@ def leads(place: Place, one: Running) -> bool:
 def test_the_other_one_goes_on_and_says_nothing_twice(place: Place, own_namespace: str) -> None:
     """Killed, then one that stands still and comes back, then one that ends."""
     with place.gateway() as gateway, place.reconciler(url=gateway.url) as first:
-        wait_for(lambda: leads(place, first), 30, "the first leads")
+        wait_for(lambda: leads(place, first), "the first leads")
         with place.reconciler(url=gateway.url) as second:
             played = train(place, own_namespace, parallelism=2)
             becomes(played, "Pending")
@@ -96,12 +96,12 @@ def test_the_other_one_goes_on_and_says_nothing_twice(place: Place, own_namespac
             becomes(played, "Observing")
             first.process.send_signal(signal.SIGKILL)
             first.process.wait(120)
-            wait_for(lambda: leads(place, second), 60, "the second leads")
+            wait_for(lambda: leads(place, second), "the second leads")
             played.set(played.pods[1], running())
-            wait_for(lambda: played.status()["replicas"]["injected"] == 2, 30, "both")
+            wait_for(lambda: played.status()["replicas"]["injected"] == 2, "both")
             with place.reconciler(url=gateway.url) as third:
                 second.process.send_signal(signal.SIGSTOP)
-                wait_for(lambda: leads(place, third), 60, "the third leads")
+                wait_for(lambda: leads(place, third), "the third leads")
                 later = train(place, own_namespace, "later")
                 becomes(later, "Pending")
                 second.process.send_signal(signal.SIGCONT)
@@ -110,7 +110,7 @@ def test_the_other_one_goes_on_and_says_nothing_twice(place: Place, own_namespac
                 with place.reconciler(url=gateway.url) as fourth:
                     third.process.send_signal(signal.SIGTERM)
                     assert third.process.wait(60) == 0
-                    wait_for(lambda: leads(place, fourth), 30, "the fourth leads")
+                    wait_for(lambda: leads(place, fourth), "the fourth leads")
                     last = train(place, own_namespace, "last")
                     becomes(last, "Pending")
                     assert played.events() == ["Injected"]

@@ -30,9 +30,10 @@ from stitchcore.device.host import host
 from stitchcore.service.queues import TASK, queue_name
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import namespace_in
-from tests.cluster.objects import RESTRICTED, pod, wait_for
+from tests.cluster.objects import RESTRICTED, pod
 from tests.cluster.own_images import REDIS, TRAINER, built, give
 from tests.operator.webhook import support
+from tests.waiting import wait_for
 from tests.worker.requests import TF, meta_of, python_path, submit, tiny_graph
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
@@ -79,7 +80,7 @@ def phase(core: client.CoreV1Api, space: str, name: str, *wanted: str, seconds: 
         return found if found.status.phase in wanted else None
 
     try:
-        return wait_for(there, seconds, f"{name} is {' or '.join(wanted)}")
+        return wait_for(there, f"{name} is {' or '.join(wanted)}", seconds=seconds)
     except AssertionError:
         events = core.list_namespaced_event(space).items
         print(*[f"{event.reason}: {event.message}" for event in events], sep="\n")
@@ -231,7 +232,7 @@ def answered(core: client.CoreV1Api, space: str, store: Store, key: str) -> dict
         return found if found.get("status") in ("ready", "refused") else None
 
     try:
-        return wait_for(final, 300, "an answer")
+        return wait_for(final, "an answer", seconds=600)
     except AssertionError:
         print(*[core.read_namespaced_pod_log(name, space) for name in names], sep="\n")
         raise

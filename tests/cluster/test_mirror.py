@@ -21,10 +21,11 @@ from stitch_operator.webhook.pieces import INIT_CONTAINER
 from tests.cluster import images, own_images, registry
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import of_this_session
-from tests.cluster.objects import RESTRICTED, job, wait_for
+from tests.cluster.objects import RESTRICTED, job
 from tests.cluster.parts import Level
 from tests.cluster.registry import Registry
 from tests.cluster.whole import NAMESPACE, OPTIMIZE, RELEASE, ROOT, TEAM, VALUES, Whole
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 MIRROR = f"{registry.NAME}/mirror"
@@ -35,7 +36,7 @@ IMAGES = {
     "library/redis": own_images.REDIS,
 }
 STEPS = 40
-READY_SECONDS = 300.0
+READY_SECONDS = 600.0
 TRY = """
 import socket, sys
 for place in sys.argv[1:]:
@@ -94,10 +95,14 @@ def test_all_of_it_runs_and_is_of_the_mirror(mirrored: Mirrored) -> None:
     """Helm 3 waits for a Deployment only until no more pods are missing than an update may take."""
     with mirrored.whole.cluster.api() as api:
         core = client.CoreV1Api(api)
-        wait_for(lambda: all(map(ready, release(core))), READY_SECONDS, "all pods are ready")
+        wait_for(
+            lambda: all(map(ready, release(core))), "all pods are ready", seconds=READY_SECONDS
+        )
         pods = release(core)
         given = {*mirrored.pushed, own_images.TRAINER.name, images.PAUSE}
-        wait_for(lambda: there(core) == given, 120, "the node has these images and no others")
+        wait_for(
+            lambda: there(core) == given, "the node has these images and no others", seconds=600
+        )
     parts = {pod.metadata.labels["app.kubernetes.io/component"] for pod in pods}
     assert parts >= {"webhook", "gateway", "reconciler", "signer", "store", "redis", "worker"}
     for pod in pods:
@@ -136,14 +141,16 @@ def test_helm_test_passes(mirrored: Mirrored) -> None:
 def test_an_annotated_job_gets_the_runtime_of_the_mirror(mirrored: Mirrored) -> None:
     whole = mirrored.whole
     whole.train("mlp", {OPTIMIZE: "true"}, STEPS)
-    wait_for(lambda: whole.ended("mlp"), 300, "it ends")
+    wait_for(lambda: whole.ended("mlp"), "it ends", seconds=600)
     (pod,) = whole.pods("mlp")
     (delivered,) = pod.status.init_container_statuses
     assert (delivered.name, delivered.state.terminated.exit_code) == (INIT_CONTAINER, 0)
     runtime = mirrored.pushed[delivered.image]
     assert runtime.image == catalogue.runtime()
     assert delivered.image_id.endswith(f"@{runtime.digest}")
-    found = wait_for(lambda: whole.stitched_job("mlp").get("status"), 90, "it has its StitchedJob")
+    found = wait_for(
+        lambda: whole.stitched_job("mlp").get("status"), "it has its StitchedJob", seconds=600
+    )
     assert found["phase"] not in ("Skipped", "NoContact"), found
     (losses,) = whole.losses("mlp")
     assert losses
@@ -162,7 +169,7 @@ def test_no_pod_reaches_or_is_of_anything_else(mirrored: Mirrored) -> None:
     with whole.cluster.api() as api:
         core = client.CoreV1Api(api)
         core.create_namespaced_pod(TEAM, stranger())
-        waiting = wait_for(lambda: waits(core), 60, "it waits for its image")
+        waiting = wait_for(lambda: waits(core), "it waits for its image")
         assert waiting.reason in ("ErrImagePull", "ImagePullBackOff"), waiting
         core.delete_namespaced_pod("stranger", TEAM)
 
@@ -174,7 +181,7 @@ def tried(whole: Whole, *places: str) -> dict[str, str]:
     with whole.cluster.api() as api:
         body = job("tries", {"restartPolicy": "Never", "containers": [run]})
         client.BatchV1Api(api).create_namespaced_job(TEAM, body)
-    wait_for(lambda: whole.ended("tries"), 120, "it has tried")
+    wait_for(lambda: whole.ended("tries"), "it has tried", seconds=600)
     said = whole.cluster.kubectl("logs", "--namespace", TEAM, "job/tries")
     return dict(line.split(" ", 1) for line in said.splitlines())
 

@@ -25,8 +25,9 @@ from tests.cluster import cluster as clusters
 from tests.cluster import enclosure, images, node, pki, places, plane, processes
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import namespace_in, require
-from tests.cluster.objects import RESTRICTED, job, pod, wait_for
+from tests.cluster.objects import RESTRICTED, job, pod
 from tests.cluster.parts import Level
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,7 @@ def ended(core: client.CoreV1Api, space: str, name: str) -> client.V1Pod:
         found = core.read_namespaced_pod(name, space)
         return found if found.status.phase in ("Succeeded", "Failed") else None
 
-    return wait_for(over, 60, f"{name} ends")
+    return wait_for(over, f"{name} ends")
 
 
 def test_a_real_container_of_a_job_runs(
@@ -83,7 +84,7 @@ def test_a_real_container_of_a_job_runs(
 ) -> None:
     batch = client.BatchV1Api(core.api_client)
     batch.create_namespaced_job(space, job("train", container("say", "hello", "from a container")))
-    wait_for(lambda: batch.read_namespaced_job("train", space).status.succeeded, 60, "its end")
+    wait_for(lambda: batch.read_namespaced_job("train", space).status.succeeded, "its end")
     words = node_cluster.kubectl("logs", "--namespace", space, "job/train")
     assert words == "hello\nfrom a container\n"
 
@@ -109,7 +110,6 @@ def test_our_token_review_knows_a_token_that_the_kubelet_gave(
         lambda: (
             (found := core.read_namespaced_pod("train", space)).status.phase == "Running" and found
         ),
-        60,
         "the pod runs",
     )
     token = core.read_namespaced_pod_log("train", space, container="shows")
@@ -130,7 +130,7 @@ def test_services_are_reached_through_kube_proxy(node_cluster: Cluster) -> None:
         except OSError:
             return b""
 
-    assert b"v1.36" in wait_for(version, 30, "the Service answers")
+    assert b"v1.36" in wait_for(version, "the Service answers")
 
 
 def test_names_of_services_are_found(node_cluster: Cluster) -> None:
@@ -151,7 +151,6 @@ def test_nothing_inside_reaches_another_network(
         lambda: (
             (found := core.read_namespaced_pod("waits", space)).status.phase == "Running" and found
         ),
-        60,
         "the pod runs",
     )
     network = node_cluster.record.network
@@ -198,7 +197,6 @@ def test_nothing_of_a_node_with_running_pods_is_left(name: str) -> None:
             core.create_namespaced_pod(space, pod("waits", container()))
             wait_for(
                 lambda: core.read_namespaced_pod("waits", space).status.phase == "Running",
-                60,
                 "the pod runs",
             )
     assert len(contained(up.state)) == 2  # the sandbox and the container
@@ -228,7 +226,6 @@ def test_a_second_node_joins_runs_pods_and_leaves_nothing(name: str) -> None:
                     core.read_namespaced_pod(node_name, space).status.phase == "Running"
                     for node_name in (enclosure.FIRST, enclosure.SECOND)
                 ),
-                60,
                 "both run",
             )
             address = core.read_namespaced_pod(enclosure.SECOND, space).status.pod_ip
@@ -260,7 +257,7 @@ def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
     before = traces()
     state = places.states(in_memory=False) / name
     killed = subprocess.Popen([sys.executable, "-c", UP, name], cwd=ROOT, start_new_session=True)
-    wait_for(lambda: processes.alive(state, "kubelet"), 90, "the kubelet runs")
+    wait_for(lambda: processes.alive(state, "kubelet"), "the kubelet runs", seconds=600)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert clusters.down(name)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import processes
-from tests.cluster.objects import wait_for
 from tests.cluster.processes import Daemon, NotUp
+from tests.waiting import wait_for
 
 SLEEP = Daemon("sleep", ("/bin/sleep", "600"))
 
@@ -32,7 +32,7 @@ def test_everything_marked_ends_and_nothing_else(state: Path) -> None:
         subprocess.Popen(["/bin/sleep", "60"], env={processes.MARK: mark})
         for mark in (f"{state}x", str(state.parent), "")
     ]
-    wait_for(lambda: len(processes.owned(state)) == 4, 10, "four processes")
+    wait_for(lambda: len(processes.owned(state)) == 4, "four processes")
     assert {pid, parent} < set(processes.owned(state))
     processes.end(lambda: processes.owned(state))
     assert processes.owned(state) == []

@@ -13,11 +13,11 @@ from kubernetes import client
 from stitch_operator.gateway.service import tenant_of
 from stitchcore.artifact.store import open_store
 from tests.cluster import places, reconciling
-from tests.cluster.objects import wait_for
 from tests.cluster.plane import client_of
 from tests.cluster.reconciling import Gateway, Place, Played, Running, failed, job, running
 from tests.operator.gateway import support as graphs
 from tests.tiers import nightly_but
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 SECOND = 10**9
@@ -53,7 +53,7 @@ def train(place: Place, namespace: str, name: str = "train", **spec: Any) -> Pla
 
 def becomes(played: Played, phase: str, reason: str = "") -> None:
     try:
-        wait_for(lambda: played.phase() == (phase, reason), 40, f"{phase} {reason}")
+        wait_for(lambda: played.phase() == (phase, reason), f"{phase} {reason}")
     except AssertionError as error:
         raise AssertionError(f"{error}; it is {played.status()}") from None
 
@@ -78,7 +78,7 @@ def test_a_job_from_its_creation_to_its_savings(
         becomes(played, "Compiling")
         artifact = f"{time.monotonic_ns():064x}"
         graphs.publish(open_store(str(place.folder / "store")), request, artifact)
-        wait_for(lambda: asked.get(f"/v1/graphs/{request}").status_code == 200, 20, "ready")
+        wait_for(lambda: asked.get(f"/v1/graphs/{request}").status_code == 200, "ready")
         becomes(played, "Measuring")
         event = {"session": "s1", "graph": digest, "key": artifact}
         for seq, kind in ((1, "timed"), (2, "swap-begin"), (3, "swap-ok")):
@@ -107,7 +107,7 @@ def test_a_job_from_its_creation_to_its_savings(
     client.BatchV1Api(place.api).delete_namespaced_job(
         "train", namespace, propagation_policy="Background"
     )
-    wait_for(lambda: _none(place, namespace), 30, "it goes with its job")
+    wait_for(lambda: _none(place, namespace), "it goes with its job")
 
 
 def printed(place: Place, namespace: str) -> dict[str, object]:
@@ -138,7 +138,7 @@ def test_killed_anywhere_it_tells_everything_once(
         played = train(place, namespace, parallelism=2)
         [one, other] = played.pods
         played.set(one, running())
-        wait_for(lambda: played.events() == ["Injected"], 30, "told")
+        wait_for(lambda: played.events() == ["Injected"], "told")
         if killed == "once it has written":
             becomes(played, "Observing")
         first.process.send_signal(signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_killed_anywhere_it_tells_everything_once(
     played.set(other, running())
     with place.reconciler(url=gateway.url) as second:
         becomes(played, "Observing")
-        wait_for(lambda: played.status()["replicas"]["injected"] == 2, 20, "both")
+        wait_for(lambda: played.status()["replicas"]["injected"] == 2, "both")
         time.sleep(2)
         assert played.events() == played.described() == ["Injected"]
         assert second.metric('stitch_events_total{type="Injected"}') == 0
@@ -184,9 +184,7 @@ def test_while_the_gateway_is_away_nothing_is_concluded(place: Place, namespace:
         played = train(place, namespace)
         played.set(played.pods[0], running(ago=400))
         becomes(played, "Observing")
-        wait_for(
-            lambda: alone.metric("stitch_reconciler_gateway_failures_total") > 0, 20, "it asks"
-        )
+        wait_for(lambda: alone.metric("stitch_reconciler_gateway_failures_total") > 0, "it asks")
         other = train(place, namespace, "broken", backoffLimit=0)
         other.set(other.pods[0], failed())
         time.sleep(3)
@@ -207,7 +205,7 @@ def test_what_fails_before_its_first_step_is_left_alone(
 ) -> None:
     played = train(place, namespace, "early", backoffLimit=0)
     played.set(played.pods[0], failed())
-    wait_for(lambda: f"{namespace} early" in lines(place, "workloads"), 20, "it is listed")
+    wait_for(lambda: f"{namespace} early" in lines(place, "workloads"), "it is listed")
 
 
 def test_a_stranger_can_read_no_stitched_job(

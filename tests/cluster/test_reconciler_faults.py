@@ -10,11 +10,11 @@ from kubernetes import client
 from tests.cluster import reconciling
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import namespace_in
-from tests.cluster.objects import wait_for
 from tests.cluster.reconciling import Place, running
 from tests.cluster.test_reconciler import becomes, train
 from tests.operator.gateway import support as graphs
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -46,7 +46,6 @@ def test_an_api_server_that_went_away_is_followed_again(
         own_cluster.stop("kube-apiserver")
         wait_for(
             lambda: reconciler.metric('stitch_reconciler_watch_failures_total{resource="pods"}'),
-            30,
             "it has noticed",
         )
         assert reconciler.healthy()
@@ -75,7 +74,6 @@ def test_a_gateway_that_was_killed_is_heard_again(place: Place, own_namespace: s
         failures = reconciler.metric("stitch_reconciler_gateway_failures_total")
         wait_for(
             lambda: reconciler.metric("stitch_reconciler_gateway_failures_total") > failures,
-            40,
             "it has noticed",
         )
         assert played.phase() == ("Compiling", "")
@@ -84,5 +82,5 @@ def test_a_gateway_that_was_killed_is_heard_again(place: Place, own_namespace: s
             assert one.post("/v1/jobs/events", json=said).status_code == 200
             read = "stitch_reconciler_gateway_read_seconds"
             before = reconciler.metric(read)
-            wait_for(lambda: reconciler.metric(read) > before, 60, "it is heard again")
+            wait_for(lambda: reconciler.metric(read) > before, "it is heard again")
             assert played.phase() == ("Compiling", "")

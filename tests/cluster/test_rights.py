@@ -8,9 +8,9 @@ import pytest
 from kubernetes import client
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.objects import wait_for
 from tests.cluster.processes import NotUp
 from tests.helm import charts
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 HERE, TEAM, OTHER = "rights-release", "rights-team", "rights-other"
@@ -149,7 +149,7 @@ def test_a_namespaces_viewer_reads_its_own_stitched_jobs_alone(
         return allowed(installed, "eve", (verb, what, namespace, ""))
 
     jobs = "stitchedjobs.stitchcore.io"
-    wait_for(lambda: may("list", jobs, TEAM), 20, "the role is part of `view`")
+    wait_for(lambda: may("list", jobs, TEAM), "the role is part of `view`")
     own_cluster.kubectl("get", "stitchedjobs", "-n", TEAM, "--as=eve")
     with pytest.raises(NotUp, match="forbidden"):
         own_cluster.kubectl("get", "stitchedjobs", "-n", OTHER, "--as=eve")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from tests.cluster import processes
-from tests.cluster.objects import wait_for
+from tests.waiting import wait_for
 
 LEADERLESS = """
 import ctypes, threading, time
@@ -18,11 +18,11 @@ ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone: what is left has
 def test_a_program_whose_first_thread_has_ended_still_holds_what_it_had_open() -> None:
     with subprocess.Popen([sys.executable, "-c", LEADERLESS]) as process:
         try:
-            wait_for(lambda: " Z " in _stat(process.pid), 20, "its first thread has ended")
+            wait_for(lambda: " Z " in _stat(process.pid), "its first thread has ended")
             assert processes._dying(process.pid)
         finally:
             process.kill()
-        wait_for(lambda: not processes._dying(process.pid), 20, "all of it has")
+        wait_for(lambda: not processes._dying(process.pid), "all of it has")
 
 
 def _stat(pid: int) -> str:

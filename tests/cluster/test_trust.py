@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +24,8 @@ from stitch_operator.webhook import objects
 from stitch_operator.webhook.release import Release
 from tests.cluster import plane, releasing
 from tests.cluster.cluster import Cluster
-from tests.cluster.objects import wait_for
 from tests.operator.webhook import support
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 QUICK = Times(overlap=3.0, propagation=2.0, grace=12.0, signing_grace=3.0)
@@ -199,8 +200,8 @@ def test_an_uninstall_takes_it_along(kept: Kept) -> None:
     name, namespace = f"{kept.release.name}-release", kept.release.namespace
     assert len(kept.core.list_namespaced_secret(namespace).items) == len(SECRETS)
     kept.core.delete_namespaced_config_map(name, namespace)
-    wait_for(lambda: not kept.core.list_namespaced_secret(namespace).items, 40, "Secrets are gone")
-    wait_for(lambda: not _there(kept), 40, "and whom to trust")
+    wait_for(lambda: not kept.core.list_namespaced_secret(namespace).items, "Secrets are gone")
+    wait_for(lambda: not _there(kept), "and whom to trust")
 
 
 def test_what_a_store_is_signed_with_stays_where_the_store_does(
@@ -218,7 +219,7 @@ def test_what_a_store_is_signed_with_stays_where_the_store_does(
     def left() -> set[str]:
         return {one.metadata.name for one in kept.core.list_namespaced_secret(namespace).items}
 
-    wait_for(lambda: left() == {f"{name}-signing", f"{name}-kernel-key"}, 40, "the rest is gone")
+    wait_for(lambda: left() == {f"{name}-signing", f"{name}-kernel-key"}, "the rest is gone")
     keeping.step()
     assert keeping.data("signing") == before
 
@@ -296,7 +297,7 @@ def replaced(kept: Kept, what: str, value: str = "true") -> None:
     name = "ca.crt" if what == "ca" else "tls.crt"
     before = kept.data(what)[name]
     kept.rotate(what, value)
-    wait_for(lambda: kept.data(what)[name] != before, 40, f"another {what}")
+    wait_for(lambda: kept.data(what)[name] != before, f"another {what}")
 
 
 def test_others_certificates_are_followed(
@@ -379,17 +380,23 @@ def test_no_pod_is_missed_while_certificates_are_replaced(
         ports += [one.port for one in replicas]
         assert not any(one.ready() for one in replicas), "without whom to trust nobody is"
         on(kept.running())
-        wait_for(lambda: all(one.ready() for one in replicas), 40, "both are ready")
+        wait_for(lambda: all(one.ready() for one in replicas), "both are ready")
         other = on(_namespace(kept))
-        wait_for(lambda: _injected(kept, other), 20, "the API server asks")
+        wait_for(lambda: _injected(kept, other), "the API server asks")
         before = releasing.fail_open(own_cluster)
+
+        def serves(one: releasing.Replica) -> bool:
+            shown = ssl.get_server_certificate(("127.0.0.1", one.port))
+            return kept.data("webhook-tls")["tls.crt"].decode().startswith(shown.strip())
+
         with streaming(kept.admin, other) as stream:
             replaced(kept, "webhook-tls")
-            time.sleep(8)  # both serve it
+            wait_for(lambda: all(map(serves, replicas)), "both serve it")
             replaced(kept, "ca")
-            wait_for(lambda: len(kept.authorities()) == 1, 40, "the old one is not trusted")
-            time.sleep(2)
-        assert stream.missed == [] and stream.created > 50
+            wait_for(lambda: len(kept.authorities()) == 1, "the old one is not trusted")
+            after = stream.created + 20
+            wait_for(lambda: stream.created > max(after, 50), "pods are created")
+        assert stream.missed == []
         assert releasing.fail_open(own_cluster) == before
         for one in replicas:
             assert one.count("stitch_injections_total") > 5
@@ -402,7 +409,7 @@ def _namespace(kept: Kept) -> Iterator[str]:
     name = f"{kept.release.namespace}-jobs"
     kept.core.create_namespace({"metadata": {"name": name}})
     accounts = kept.core.list_namespaced_service_account
-    wait_for(lambda: accounts(name).items, 20, "the namespace has its service account")
+    wait_for(lambda: accounts(name).items, "the namespace has its service account")
     yield name
     kept.core.delete_namespace(name)
 

@@ -18,9 +18,9 @@ from tests.cluster import cluster as clusters
 from tests.cluster import places, plane, processes
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import require
-from tests.cluster.objects import wait_for
 from tests.cluster.parts import Level
 from tests.cluster.plane import Network
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ def test_a_killed_up_is_taken_down_or_mended(name: str, moment: Callable[[Path],
     killed = subprocess.Popen(
         [sys.executable, "-c", UP, name, "0"], cwd=ROOT, start_new_session=True
     )
-    wait_for(lambda: moment(state), 60, moment.__name__)
+    wait_for(lambda: moment(state), moment.__name__)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     left = processes.owned(state)
@@ -97,7 +97,7 @@ def test_a_killed_up_leaves_nothing_after_down(name: str) -> None:
     killed = subprocess.Popen(
         [sys.executable, "-c", UP, name, "0"], cwd=ROOT, start_new_session=True
     )
-    wait_for(lambda: _etcd_runs(state), 60, "etcd runs")
+    wait_for(lambda: _etcd_runs(state), "etcd runs")
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert clusters.down(name)

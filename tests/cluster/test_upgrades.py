@@ -25,7 +25,6 @@ from kubernetes import client
 from stitch_operator.gateway import tls
 from stitch_operator.webhook import objects
 from tests import lean
-from tests.cluster.objects import wait_for
 from tests.cluster.reconciling import OPTIMIZE, TRAINS, Place, Played, Running, running
 from tests.cluster.test_election import leads
 from tests.cluster.test_reconciler import train
@@ -36,6 +35,7 @@ from tests.operator.releases import Balancer
 from tests.operator.releases import before as before
 from tests.operator.webhook import support
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 NOW = ":".join(lean.SOURCES)
@@ -75,7 +75,7 @@ class Load(threading.Thread):
             assert not self.failed, self.failed
             return self.asked >= wanted
 
-        wait_for(done, 120, f"{count} more")
+        wait_for(done, f"{count} more", seconds=600)
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ class Webhook:
         command = [sys.executable, "-m", "stitch_operator.webhook", *given]
         log = self.folder / "webhook.log"
         with processes.started(command, log, {"PYTHONPATH": paths}) as self.process:
-            wait_for(self.ready, 60, "the webhook is ready")
+            wait_for(self.ready, "the webhook is ready")
             yield
             self.process.send_signal(signal.SIGTERM)
             code = self.process.wait(30)  # uvicorn raises its signal again once all is answered
@@ -170,7 +170,7 @@ def test_webhooks_of_both_releases_miss_no_pod(
         lives = list(zip((first, second), replicas, strict=True))
         for life, one in lives:
             life.enter_context(one.runs(before))
-        wait_for(injected, 30, "the API server asks the webhook")
+        wait_for(injected, "the API server asks the webhook")
         with under(Load(ask)) as load:
             load.more(PODS)
             for paths in (NOW, before):
@@ -193,7 +193,7 @@ def test_reconcilers_of_both_releases_tell_each_job_once(
         played = train(place, own_namespace, f"train-{number}")
         played.set(played.pods[0], running())
         jobs.append(played)
-        wait_for(lambda: observed(played), 60, f"{played.name} is seen; it is {played.status()}")
+        wait_for(lambda: observed(played), f"{played.name} is seen; it is {played.status()}")
 
     with place.gateway() as gateway, contextlib.ExitStack() as last:
 
@@ -209,7 +209,7 @@ def test_reconcilers_of_both_releases_tell_each_job_once(
                 for paths in (NOW, NOW, before, before):
                     fresh, added = another(paths)
                     leader.close()  # in order: it gives its lease back
-                    wait_for(functools.partial(leads, place, followed), 60, "the next one leads")
+                    wait_for(functools.partial(leads, place, followed), "the next one leads")
                     load.more(JOBS)
                     leader, follower, followed = follower, fresh, added
         finally:

@@ -13,9 +13,9 @@ from kubernetes import client
 from stitch_operator import check
 from stitch_operator.webhook import objects
 from stitch_operator.webhook.cluster import Cluster
-from tests.cluster.objects import wait_for
 from tests.operator.webhook import serving, support
 from tests.operator.webhook.serving import Served
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 SITUATIONS = ("policies", "limitRanges", "release", "namespace", "broken", "failed")
@@ -43,9 +43,9 @@ def webhook(api: client.ApiClient, tmp_path_factory: pytest.TempPathFactory) -> 
         hooks = objects.configuration(support.release(), served.url, authority)
         extensions.create_custom_resource_definition(definition)
         known.start()
-        wait_for(lambda: known.ready() and known.trust(), 20, "policies and trust are known")
+        wait_for(lambda: known.ready() and known.trust(), "policies and trust are known")
         admission.create_mutating_webhook_configuration(hooks)
-        wait_for(lambda: _asked(api), 20, "the API server asks the webhook")
+        wait_for(lambda: _asked(api), "the API server asks the webhook")
         yield served
         admission.delete_mutating_webhook_configuration(hooks["metadata"]["name"])
         extensions.delete_custom_resource_definition(definition["metadata"]["name"])
@@ -109,7 +109,7 @@ def test_a_jobs_word_reaches_its_pods(
     }
     client.BatchV1Api(api).create_namespaced_job(namespace, body)
     core = client.CoreV1Api(api)
-    wait_for(lambda: len(core.list_namespaced_pod(namespace).items) == 2, 20, "it has its pods")
+    wait_for(lambda: len(core.list_namespaced_pod(namespace).items) == 2, "it has its pods")
     pods = core.list_namespaced_pod(namespace).items
     assert len({words(pod)[INJECTED] for pod in pods}) == 1
     assert {words(pod)["stitchcore.io/workload"] for pod in pods} == {"train"}
@@ -122,7 +122,7 @@ def test_a_namespaces_label_asks_for_its_pods(
     assert INJECTED not in words(create(api, namespace, silent))
     body = {"metadata": {"labels": {OPTIMIZE: "true"}}}
     client.CoreV1Api(api).patch_namespace(namespace, body)
-    wait_for(lambda: INJECTED in words(create(api, namespace, silent)), 20, "its pods are injected")
+    wait_for(lambda: INJECTED in words(create(api, namespace, silent)), "its pods are injected")
 
 
 def test_the_program_of_helm_test_sees_that_pods_are_injected(
@@ -156,7 +156,7 @@ def test_a_policy_is_obeyed_and_judged_by_its_schema(
     body["spec"]["maxMode"] = "off"  # type: ignore[index]
     custom.create_cluster_custom_object(*place, body)
     pod = support.case("one_container").given
-    wait_for(lambda: words(create(api, namespace, pod)).get(SKIPPED) == "policy_off", 20, "obeyed")
+    wait_for(lambda: words(create(api, namespace, pod)).get(SKIPPED) == "policy_off", "obeyed")
     custom.delete_cluster_custom_object(*place, "never")
 
 
@@ -182,4 +182,4 @@ def test_limits_and_quotas_are_kept(api: client.ApiClient, webhook: Served, name
             return {}
         return dict(made.spec.init_containers[0].resources.requests or {})
 
-    wait_for(lambda: asked() == {"cpu": "200m", "memory": "128Mi"}, 20, "both are kept")
+    wait_for(lambda: asked() == {"cpu": "200m", "memory": "128Mi"}, "both are kept")

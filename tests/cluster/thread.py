@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.cluster import whole as wholes
-from tests.cluster.objects import wait_for
 from tests.cluster.whole import OPTIMIZE, Whole, asked
+from tests.waiting import wait_for
 
 STITCHED, PLAIN, REPLICAS = "mlp", "mlp-untouched", "replicas"
 STEPS, PLAIN_STEPS, REPLICA_STEPS = 900, 500, 1500
@@ -55,11 +55,11 @@ def follow(whole: Whole, prometheus: str, tell: Told) -> Thread:
     for found in whole.phases(STITCHED, SECONDS):
         status = found.get("status", {})
         tell(f"{STITCHED}: {status.get('phase', 'no StitchedJob yet')} {status.get('reason', '')}")
-    net = wait_for(lambda: _net(prometheus) or False, 30, "Prometheus has scraped what was saved")
+    net = wait_for(lambda: _net(prometheus) or False, "Prometheus has scraped what was saved")
     tell(f"Prometheus: {net:.1f} core-seconds saved, net of what was lost")
     table = whole.cluster.kubectl("get", "stitchedjobs", "--namespace", wholes.TEAM)
     whole.train(PLAIN, {}, PLAIN_STEPS)
-    wait_for(lambda: whole.ended(PLAIN), SECONDS, f"{PLAIN} ends")
+    wait_for(lambda: whole.ended(PLAIN), f"{PLAIN} ends", seconds=SECONDS)
     (losses,), (untouched,) = whole.losses(STITCHED), whole.losses(PLAIN)
     return Thread(
         losses=losses,

@@ -23,9 +23,10 @@ from kubernetes import client
 from stitch_operator.webhook.pieces import INIT_CONTAINER
 from tests.cluster import parts
 from tests.cluster.cluster import Cluster
-from tests.cluster.objects import RESTRICTED, wait_for
+from tests.cluster.objects import RESTRICTED
 from tests.cluster.processes import NotUp
 from tests.ports import free_ports
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -292,7 +293,7 @@ def prometheus(program: str, whole: Whole, folder: Path) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(lambda: _is_up(url), 60, "Prometheus answers")
+        wait_for(lambda: _is_up(url), "Prometheus answers")
         yield url
     finally:
         process.terminate()

@@ -87,6 +87,7 @@ def test_every_kernel_is_right(built: dict[str, CompiledModule], name: str) -> N
         assert check.informative, str(check)
 
 
+@pytest.mark.slow
 def test_equal_layers_share_kernels(built: dict[str, CompiledModule]) -> None:
     made = built["transformer_dec_step"]
     assert len(made.kernels) < len(made.plan.patterns) / 2

@@ -109,6 +109,7 @@ def test_a_buffer_too_short_is_overrun() -> None:
         assert (Kind.OUT_OF_BOUNDS, buffer.name) in {(f.kind, f.buffer) for f in made.findings}
 
 
+@pytest.mark.slow
 def test_clean_kernels_are_found_clean() -> None:
     """A few of the runs of the next test, quickly."""
     for module in FEW:

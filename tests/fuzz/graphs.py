@@ -33,7 +33,7 @@ from stitchcore.sandbox import isolate
 from tests.fuzz.mutate_graphs import mutate
 
 MEMORY = 3 * 2**30
-GRAPH_SECONDS = 20.0
+GRAPH_SECONDS = 100.0
 BATCH = 2000
 CHILD = ("-m", "tests.fuzz.graphs")
 """The child's program: this one."""

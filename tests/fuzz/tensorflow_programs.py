@@ -45,9 +45,9 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("tensorflow_job.py")
 BATCH = 50
 DRAWS, MORE_DRAWS = 2, 8
-WAIT_SECONDS = 60.0
-BATCH_SECONDS = 900.0
-PROGRAM_SECONDS = 90.0
+WAIT_SECONDS = 300.0
+BATCH_SECONDS = 3000.0
+PROGRAM_SECONDS = 400.0
 PRECISE = "_float32"
 COMPLAINTS = frozenset(
     ("worker_failed", "hook_error", "bad_artifact", "kernel_failed", "structure", "deadline",

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tests.cluster import build, parts
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART, CRDS = ROOT / "helm" / "stitch", ROOT / "helm" / "stitch-crds"
@@ -37,7 +38,11 @@ def helm(*arguments: str, stdin: str = "", name: str = "helm") -> str:
     if not program.is_file():
         build.fetch(next(part for part in parts.PARTS if part.name == name))
     done = subprocess.run(
-        [str(program), *arguments], input=stdin, capture_output=True, text=True, timeout=300
+        [str(program), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
     if done.returncode:
         raise Refused(done.stderr.strip())

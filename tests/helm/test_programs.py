@@ -26,7 +26,7 @@ from tests.cluster import build, foreign
 from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, NAMESPACE
 from tests.ports import free_port
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 
 everywhere = pytest.mark.parametrize("combination", COMBINATIONS)
 PARSERS: dict[str, Callable[[list[str]], Any]] = {}
@@ -332,7 +332,7 @@ def test_the_bundled_broker_asks_for_its_password(tmp_path: Path) -> None:
         assert (about / "comm").read_text().strip() == "redis-server", "signals reach it"
         assert "horse" not in (about / "environ").read_text() + (about / "cmdline").read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=RUN_SECONDS) == 0
     finally:
         if process.poll() is None:
             process.kill()

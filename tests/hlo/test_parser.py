@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import time
+from functools import partial
 
 import pytest
 
@@ -13,6 +12,7 @@ from stitchcore.hlo.ir.instruction import topological
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.text.printer import names, print_module
 from stitchcore.hlo.text.tokenizer import ScanError, closing, split
+from tests.calls import calls
 from tests.hlo import workloads, xla
 
 SMALL = """HloModule small, input_output_alias={ {0}: (1, {}, may-alias) }
@@ -208,25 +208,11 @@ def test_a_chain_of_thirty_thousand_instructions() -> None:
 
 
 @pytest.mark.slow
-def test_time_grows_linearly() -> None:
-    """Per instruction, a chain of 32,000 takes at most four times what one of 2,000 takes (a
-    quadratic parser: sixteen times)."""
-    per_instruction = []
-    for length in (2_000, 32_000):
-        text = chain(length)
-        per_instruction.append(min(_seconds(text) for _ in range(3)) / length)
-    assert per_instruction[1] < 4 * per_instruction[0]
-
-
-def _seconds(text: str) -> float:
-    gc.collect()
-    gc.disable()  # else it looks through all that earlier tests have left
-    try:
-        start = time.process_time()
-        parse(text)
-        return time.process_time() - start
-    finally:
-        gc.enable()
+def test_work_grows_linearly() -> None:
+    """Per instruction, a chain of 8,000 takes what one of 500 takes (a quadratic parser: sixteen
+    times). `python -m bench.linear` tells the seconds."""
+    each = [calls(partial(parse, chain(length))) / length for length in (500, 8_000)]
+    assert each[1] < 1.1 * each[0]
 
 
 def chain(length: int) -> str:

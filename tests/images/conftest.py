@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from images.catalogue import ROOT
+from tests.waiting import RUN_SECONDS
 
 STRICT = ("-std=gnu11", "-Os", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-static")
 
@@ -27,7 +28,7 @@ class Delivery:
     def run(self, target: Path, *before: str, **more: object) -> subprocess.CompletedProcess[str]:
         """Into `target`; `before` are words in front of the command."""
         command = [*before, str(self.program), str(target)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, **more)  # type: ignore[call-overload,no-any-return]
+        return subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, **more)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.fixture

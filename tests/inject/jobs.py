@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import fork_server, lean
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = ROOT / "stitchcore" / "inject" / "bootstrap"
@@ -74,7 +75,9 @@ def run(python: str, script: str, *arguments: object, store: Path | None = None,
     if forked:
         done = fork_server.run(command, environment)
     else:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS
+        )
     losses = [float(line) for line in done.stdout.splitlines()]
     lines = [line for line in done.stderr.splitlines() if "stitch" in line]
     events: list[dict[str, Any]] = []

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from stitch_operator.gateway import groups
-from tests import lean
+from tests import lean, waiting
 from tests.inject import https_gateway as gateways
 from tests.inject import jobs
 from tests.inject.handmade_gateway import HandmadeGateway
 from tests.inject.https_gateway import Asked, Reply
 from tests.ports import free_port
+from tests.waiting import RUN_SECONDS
 
 GONE = Reply(503, b"{}", {"Retry-After": "1"})
 
@@ -163,10 +164,10 @@ def _answer(answers: HandmadeGateway, known: Groups, fault: Fault, rank: int) ->
     return answer
 
 
-def finished(started: list[Rank], seconds: float = 240.0) -> list[list[Line]]:
+def finished(started: list[Rank]) -> list[list[Line]]:
     """What each printed, once all have ended well."""
     for one in started:
-        assert one.process.wait(seconds) == 0, one.err.read_text()[-3000:]
+        assert one.process.wait(RUN_SECONDS) == 0, one.err.read_text()[-3000:]
     return [one.lines() for one in started]
 
 
@@ -178,10 +179,11 @@ def same_variables(started: list[Rank]) -> int:
     return common
 
 
-def wait_for(done: Callable[[], bool], started: list[Rank], seconds: float = 240.0) -> None:
-    """Raises AssertionError when it takes longer, or a replica has ended."""
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, [rank.err.read_text()[-2000:] for rank in started]
+def wait_for(done: Callable[[], bool], started: list[Rank]) -> None:
+    """Raises AssertionError when it takes too long, or a replica has ended."""
+
+    def there() -> bool:
         assert all(rank.process.poll() is None for rank in started)
-        time.sleep(0.02)
+        return done()
+
+    waiting.wait_for(there, lambda: [rank.err.read_text()[-2000:] for rank in started])

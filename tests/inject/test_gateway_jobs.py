@@ -18,6 +18,7 @@ from tests.inject import https_gateway as gateways
 from tests.inject import jobs
 from tests.inject.handmade_gateway import HandmadeGateway
 from tests.inject.https_gateway import Asked, Reply, Server
+from tests.waiting import RUN_SECONDS
 
 
 def run(
@@ -75,7 +76,7 @@ class Cases:
                 self._started[name] = job
 
     def done(self, name: str) -> jobs.Run:
-        return self._started[name].result(timeout=500)
+        return self._started[name].result(timeout=RUN_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +305,7 @@ def test_without_its_settings_a_gateway_is_named_in_one_line(native: Path, tmp_p
         env=lean.environment(**extra),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=RUN_SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert [line for line in done.stderr.splitlines() if "STITCH_CA" in line]

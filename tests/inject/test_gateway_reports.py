@@ -14,9 +14,15 @@ from stitchcore.inject import gateway, reasons, report
 from tests.inject import https_gateway as gateways
 from tests.inject.gateway_job import DIGEST, KEY, Job
 from tests.inject.https_gateway import Asked, Reply
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, RUN_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a job a slow machine is no dead gateway."""
+    monkeypatch.setattr(gateway, "EXIT_SECONDS", PATIENCE_SECONDS)
 
 
 def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key: str) -> None:
@@ -65,12 +71,13 @@ def test_the_last_report_is_sent_at_exit_and_a_dead_gateway_does_not_hold_it_up(
         another.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
         wait_for(lambda: len(server.asked) == 3)
         slow[0] = 100.0
+        monkeypatch.setattr(gateway, "EXIT_SECONDS", 1.0)
         another.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
         wait_for(lambda: len(server.asked) == 4)  # under way when the job ends
         start = time.monotonic()
         another.source.finish()
         assert time.monotonic() - start < 50, "not as long as it hangs"
-    monkeypatch.setattr(gateway, "EXIT_SECONDS", 100.0)
+    monkeypatch.setattr(gateway, "EXIT_SECONDS", PATIENCE_SECONDS)
     dead = Job(server, tmp_path / "c", (public_key,))
     dead.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
     wait_for(lambda: dead.source._contact.failure is not None)
@@ -251,7 +258,7 @@ def test_a_process_that_is_left_alone_from_the_start_says_so(
             env={"PYTHONPATH": str(ROOT), **given},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=RUN_SECONDS,
         )
         assert done.returncode == 0 and "the job runs unchanged" in done.stderr, done.stderr
         (asked,) = one.asked

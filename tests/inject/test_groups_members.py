@@ -409,5 +409,5 @@ def test_a_held_step_is_let_go_when_nothing_is_decided(
     monkeypatch.setattr(swap_group_member, "HOLD_SECONDS", 0.05)
     begun = time.monotonic()
     swap_group_member.hold(one.instance, lambda: False)
-    assert one.instance.arm[0] == ORIGINAL and 0.05 <= time.monotonic() - begun < 5
+    assert one.instance.arm[0] == ORIGINAL and time.monotonic() - begun >= 0.05
     assert not library.hold(one.step, 2), "that step has begun"

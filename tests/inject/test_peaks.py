@@ -7,6 +7,7 @@ import mmap
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ from stitchcore.inject.plugin import Peak
 from tests import tiers
 from tests.inject import jobs
 from tests.inject.conftest import Answer
+from tests.waiting import wait_for
 
 MIB = 2**20
 HELD = 128 * MIB
-PASS_SECONDS = 0.06
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,16 @@ def held(size: int) -> mmap.mmap:
     return made
 
 
+def tasks() -> list[Path]:
+    """The sampler's thread, where there is one."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # one that has just ended
+            if (task / "comm").read_text() == "stitch-memory\n":
+                found.append(task)
+    return found
+
+
 def run(library: plugin.Plugin, step: int, calls: int, call: Callable[[int, int], None]) -> None:
     """Calls of the step, each of the arm that is due; `call` is given the arm and its place."""
     place, last = 0, -1
@@ -56,15 +67,25 @@ def run(library: plugin.Plugin, step: int, calls: int, call: Callable[[int, int]
         call(arm, place)
 
 
-def pause(_: int, __: int) -> None:
-    time.sleep(PASS_SECONDS)
+def samples(library: plugin.Plugin, step: int) -> int:
+    return sum(one.samples for one in library.memory(step))
+
+
+def sampled(library: plugin.Plugin, step: int, place: int) -> None:
+    """A call of the step goes on until it has been sampled; samples of the first and last of a
+    block are nobody's."""
+    if place == 1:
+        before = samples(library, step)
+        wait_for(lambda: samples(library, step) >= before + 2, "samples")
+    else:
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
 def test_what_one_arm_allocates_is_its_own(library: plugin.Plugin, step: int) -> None:
-    def allocate(arm: int, _: int) -> None:
+    def allocate(arm: int, place: int) -> None:
         made = held(HELD) if arm == 1 else None
-        time.sleep(PASS_SECONDS)
+        sampled(library, step, place)
         if made is not None:
             made.close()
 
@@ -82,9 +103,12 @@ def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> 
 
     def allocate(arm: int, place: int) -> None:
         made = held(HELD) if place != 1 else None
-        time.sleep(PASS_SECONDS)
+        sampled(library, step, place)
         if made is not None:
             made.close()
+
+    def pause(_: int, place: int) -> None:
+        sampled(library, step, place)
 
     before = held(MIB)  # warm: what the test itself needs is in memory
     run(library, step, 6, pause)
@@ -96,14 +120,16 @@ def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> 
 
 @pytest.mark.slow
 def test_it_ends_when_nothing_is_watched(library: plugin.Plugin, step: int) -> None:
+    def pause(_: int, place: int) -> None:
+        sampled(library, step, place)
+
     run(library, step, 12, pause)
     found = library.memory(step)
     assert found
     library.unwatch_memory(step)
-    run(library, step, 12, pause)
+    run(library, step, 12, lambda *_: time.sleep(0.02))
     assert library.memory(step) == found
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    assert "stitch-memory\n" not in names
+    wait_for(lambda: not tasks(), "the thread has ended")
     assert library.watch_memory(step), "and begins again"
     run(library, step, 12, pause)
     assert len(library.memory(step)) > len(found)
@@ -111,25 +137,26 @@ def test_it_ends_when_nothing_is_watched(library: plugin.Plugin, step: int) -> N
 
 @pytest.mark.slow
 def test_it_costs_little(library: plugin.Plugin, step: int) -> None:
-    """Below one percent of a core, by the system's own account of the thread (0.4 on an idle
-    machine; beside three test processes its cache is never warm)."""
+    """Two hundred samples a second at most, each of which is one read of one short line: what that
+    takes of a core `python -m bench.memory_samples` tells."""
 
-    def ran() -> float:
-        for task in Path("/proc/self/task").iterdir():
-            if (task / "comm").read_text() == "stitch-memory\n":
-                return int((task / "schedstat").read_text().split()[0]) / 1e9
-        raise AssertionError("the sampler's thread is not there")
+    def done() -> tuple[int, int, int]:
+        """How often the thread has read, how many bytes, and the samples kept at that moment."""
+        while True:
+            before = samples(library, step)
+            of = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
+            if samples(library, step) == before:
+                return int(of["syscr"]), int(of["rchar"]), before
 
-    def share() -> float:
-        began, before = time.perf_counter(), ran()
-        time.sleep(1)
-        return (ran() - before) / (time.perf_counter() - began)
-
-    run(library, step, 2, pause)  # the second call goes on and on
-    found = share()
-    for _ in range(9):
-        found = found if found < 0.01 else min(found, share())
-    assert 0 < found < 0.01
+    run(library, step, 2, lambda *_: None)  # the second call goes on and on
+    [task] = wait_for(tasks, "the thread has begun")
+    began, before = time.perf_counter(), done()
+    wait_for(lambda: samples(library, step) >= before[2] + 100, "samples")
+    reads, size, kept = (now - then for now, then in zip(done(), before, strict=True))
+    most = (time.perf_counter() - began) / 0.005 + 1
+    assert 100 <= kept <= most
+    assert kept - 1 <= reads <= kept + 1, "one may be under way"
+    assert size <= 80 * reads
 
 
 def peaks(original: list[int], stitched: list[int]) -> list[Peak]:
@@ -169,7 +196,7 @@ def test_growth_of_the_job_is_not_the_stitched_steps(library: plugin.Plugin, ste
 
     def grow(arm: int, place: int) -> None:
         kept.append(held(4 * MIB))
-        pause(arm, place)
+        sampled(library, step, place)
 
     run(library, step, 36, grow)
     found = memory.compare(library.memory(step), 0)

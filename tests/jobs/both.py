@@ -12,6 +12,7 @@ from typing import Any
 from tests import lean
 from tests.inject.jobs import python_of
 from tests.jobs import judge as judges
+from tests.waiting import RUN_SECONDS
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """Of printed figures: sums in another order, several steps on."""
@@ -29,14 +30,14 @@ def same_end(
     have been held against the untouched run's, and a step was stitched."""
     command = [python_of(version), str(program), *arguments]
     plain = subprocess.run(
-        command, env=lean.environment(), capture_output=True, text=True, timeout=600
+        command, env=lean.environment(), capture_output=True, text=True, timeout=RUN_SECONDS
     )
     settings |= {"PYTHONPATH": str(judges.ROOT)}
     settings |= {"STITCH_CACHE": str(folder / "cache"), "STITCH_KEY": str(folder / "key")}
     stitch = [sys.executable, "-m", "stitchcore.cli", "run", "--wait", "--json", "--store"]
     stitched = subprocess.run(
         [*stitch, str(folder / "store"), "--", *command],
-        env=lean.environment(**settings), capture_output=True, text=True, timeout=900,
+        env=lean.environment(**settings), capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert stitched.returncode == plain.returncode, stitched.stderr[-3000:]
     *printed, told = stitched.stdout.splitlines()

@@ -21,6 +21,7 @@ from typing import Any
 
 from tests import lean
 from tests.jobs.both import differences
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -137,7 +138,11 @@ def stitched(command: Sequence[str], base: Path, **environment: str) -> Outcome:
     own = {"PYTHONPATH": str(ROOT), "STITCH_KEY": str(base / "signing.key")}
     own |= {"STITCH_CONTROL": "0", **environment}  # no verdict on time: every call is stitched
     done = subprocess.run(
-        line, env=lean.environment(**own), capture_output=True, text=True, timeout=600
+        line,
+        env=lean.environment(**own),
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
     return outcome_of(done.returncode, done.stdout, done.stderr)
 
@@ -184,7 +189,7 @@ def killed_worker(prepared: Prepared, folder: Path) -> Outcome:
                 os.kill(process[0], signal.SIGKILL)
                 deadline = 0
         time.sleep(0.02)
-    output, errors = job.communicate(timeout=600)
+    output, errors = job.communicate(timeout=RUN_SECONDS)
     return outcome_of(job.returncode, output, errors)
 
 

@@ -17,6 +17,7 @@ import pytest
 from tests import lean
 from tests.jobs import judge as judges
 from tests.jobs.cases import python_of
+from tests.waiting import RUN_SECONDS
 
 SCRIPT = judges.SCRIPTS / "mixer_bfloat16.py"
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -28,7 +29,7 @@ def gradients(folder: Path, policy: str, *before: str, **extra: str) -> tuple[li
     out = folder / f"{policy}{len(before)}.npz"
     done = subprocess.run(
         [*before, python_of("2.21"), str(SCRIPT), policy, str(out)],
-        env=lean.environment(**extra), capture_output=True, text=True, timeout=300,
+        env=lean.environment(**extra), capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with np.load(out) as saved:

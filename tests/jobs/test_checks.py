@@ -17,6 +17,7 @@ import pytest
 
 from tests import lean
 from tests.jobs import judge as judges
+from tests.waiting import RUN_SECONDS
 
 SCRIPT = judges.SCRIPTS / "wrong_label.py"
 WRONG = re.compile(
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 def run(command: list[str], **extra: str) -> tuple[str, str]:
     done = subprocess.run(
         [*command, sys.executable, str(SCRIPT)],
-        env=lean.environment(**extra), capture_output=True, text=True, timeout=300,
+        env=lean.environment(**extra), capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

@@ -18,6 +18,7 @@ import pytest
 from stitchcore.artifact import sign
 from tests import lean
 from tests.jobs import judge as judges
+from tests.waiting import RUN_SECONDS
 
 JOB = judges.Job("tf1_session")
 STEPS = 8
@@ -158,7 +159,12 @@ def test_nothing_found(plain: judges.Record, tmp_path: Path) -> None:
     env = lean.environment(PYTHONPATH=str(BOOTSTRAP), STITCH_STORE=str(store))
     out.mkdir()
     done = subprocess.run(
-        JOB.command(out, STEPS), env=env, capture_output=True, text=True, timeout=300, check=True
+        JOB.command(out, STEPS),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=True,
     )
     assert tuple(json.loads((out / "losses.json").read_text())) == plain.losses
     lines = [line for line in done.stderr.splitlines() if "[stitch]" in line]
@@ -169,4 +175,6 @@ def test_a_failing_script_keeps_its_exit_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stitchcore.cli", "run", "--store", str(tmp_path / "store")]
     command += ["--", sys.executable, "-c", "import sys; sys.exit(7)"]
     env = lean.environment(PYTHONPATH=str(judges.ROOT), STITCH_KEY=str(tmp_path / "key"))
-    assert subprocess.run(command, env=env, timeout=120, capture_output=True).returncode == 7
+    assert (
+        subprocess.run(command, env=env, timeout=RUN_SECONDS, capture_output=True).returncode == 7
+    )

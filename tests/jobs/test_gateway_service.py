@@ -18,7 +18,7 @@ from tests.inject import jobs as injected
 from tests.inject import replicas
 from tests.jobs import judge
 from tests.ports import free_port
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.conftest import Redis
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -97,7 +97,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         process.terminate()
     for process in made.processes:
         try:
-            process.wait(120)
+            process.wait(RUN_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

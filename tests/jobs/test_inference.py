@@ -12,6 +12,7 @@ import pytest
 from tests import lean, tiers
 from tests.jobs import both
 from tests.jobs import judge as judges
+from tests.waiting import RUN_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ def test_what_is_called_three_times_is_left_alone_and_told_so(tmp_path: Path) ->
     done = subprocess.run(
         [*stitch, "--store", str(tmp_path), "--", *job],
         env=lean.environment(STITCH_KEY=str(tmp_path / "key")),
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     summary = json.loads(done.stdout.splitlines()[-1])
     assert (summary["steps"], summary["refusals"]) == ([], {"few_calls": 1}), done.stderr

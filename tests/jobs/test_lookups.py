@@ -17,6 +17,7 @@ import pytest
 from tests import lean, tiers
 from tests.jobs import judge as judges
 from tests.jobs.cases import python_of
+from tests.waiting import RUN_SECONDS
 
 SCRIPT = judges.SCRIPTS / "wrong_index.py"
 ERROR = re.compile(r"^(?:indices|segment_ids).*$", re.MULTILINE)
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 def run(python: str, before: list[str], **extra: str) -> list[Any]:
     done = subprocess.run(
         [*before, python, str(SCRIPT)],
-        env=lean.environment(**extra), capture_output=True, text=True, timeout=300,
+        env=lean.environment(**extra), capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

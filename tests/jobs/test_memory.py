@@ -24,6 +24,7 @@ from stitchcore.optimize.request import read_request
 from stitchcore.options import Options
 from tests import lean
 from tests.jobs import judge as judges
+from tests.waiting import RUN_SECONDS
 
 SCRIPT = judges.SCRIPTS / "tables.py"
 
@@ -34,14 +35,14 @@ pytestmark = pytest.mark.slow
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[str]]:
     """The store, the stitched run's summary, and what both runs print."""
     folder = tmp_path_factory.mktemp("memory")
-    settings = {"STITCH_CONTROL": "0.5", "PYTHONPATH": str(judges.ROOT)}
+    settings = {"STITCH_CONTROL": "0.5", "STITCH_GUARD": "1.2", "PYTHONPATH": str(judges.ROOT)}
     settings |= {"STITCH_CACHE": str(folder / "cache"), "STITCH_KEY": str(folder / "key")}
     stitch = [sys.executable, "-m", "stitchcore.cli", "run", "--wait", "--json", "--store"]
     printed = []
     for before in ([], [*stitch, str(folder / "store"), "--"]):
         done = subprocess.run(
             [*before, sys.executable, str(SCRIPT)],
-            env=lean.environment(**settings), capture_output=True, text=True, timeout=600,
+            env=lean.environment(**settings), capture_output=True, text=True, timeout=RUN_SECONDS,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         printed += done.stdout.splitlines()

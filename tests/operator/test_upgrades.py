@@ -32,7 +32,7 @@ from stitchcore.inject import digest
 from tests.operator.gateway.support import submission
 from tests.operator.releases import REVISIONS, Balancer, git, release_before
 from tests.operator.releases import before as before
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.requests import TF, python_path, tiny_graph
 
 SIGNERS = ("signer", "signer-2")
@@ -132,7 +132,7 @@ class Client(threading.Thread):
         done = subprocess.run(
             [sys.executable, "-c", CLIENT],
             input=json.dumps(given), env={**os.environ, "PYTHONPATH": self.paths}, cwd=folder,
-            capture_output=True, text=True, timeout=300,
+            capture_output=True, text=True, timeout=RUN_SECONDS,
         )  # fmt: skip
         if done.returncode or json.loads(done.stdout):
             self.failed.append(f"{done.returncode}: {done.stdout} {done.stderr[-1000:]}")
@@ -171,7 +171,7 @@ def replaced(service: kills.Service, names: tuple[str, ...], paths: str) -> None
     for part in map(service.parts.__getitem__, names):
         assert part.process is not None
         os.killpg(part.process.pid, signal.SIGTERM)
-        part.process.wait(60)
+        part.process.wait(RUN_SECONDS)
         part.paths = paths
     for name in names:
         service.parts[name].start()

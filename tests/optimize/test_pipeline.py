@@ -28,6 +28,7 @@ from stitchcore.options import Options
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
 from stitchcore.optimize import pipeline
+from tests.waiting import RUN_SECONDS
 
 CAPTURED = Path(__file__).parent / "requests" / "mlp"
 DIGEST = (CAPTURED / "digest").read_text().strip()
@@ -182,7 +183,7 @@ def test_a_gpu_that_is_too_old_is_an_answer(tmp_path: Path) -> None:
     child = [sys.executable, "-m", "stitchcore.cli.optimize", *asked, "--key", str(options.key),
              "--planner", options.planner, "--jobs", "1"]  # fmt: skip
     digest = f"{request.name}\n".encode()
-    assert subprocess.run(child, input=digest, timeout=120).returncode == 0
+    assert subprocess.run(child, input=digest, timeout=RUN_SECONDS).returncode == 0
     answer = open_store(str(options.store)).read_answer(DIGEST) or {}
     assert (answer["status"], answer["reason"]) == ("refused", Reason.WRONG_TARGET.value)
     assert "sm_61" in answer["detail"] and "sm_90" in answer["detail"]

@@ -60,6 +60,7 @@ def test_a_workload_computes_what_numpy_does(standin: Standin, name: str) -> Non
     assert found.launches == len(found.module.table.launches)
 
 
+@pytest.mark.slow
 def test_kernels_of_a_block_by_the_interpreter(standin: Standin) -> None:
     """The loop IR's own meaning, lanes and barriers included, under the launches of the table."""
     found = compare(workloads.module("layernorm_gelu_grad"), standin, by_interpreter)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from stitchcore.sandbox import isolate
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 
-LIMITS = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=60)
+LIMITS = isolate.Limits(seconds=240, memory=2**30, cpu_seconds=240)
 
 
 def finished(child: isolate.Child, seconds: float = 120) -> int:
@@ -29,7 +29,7 @@ def output(code: str, limits: isolate.Limits = LIMITS, **environment: str) -> st
     """What Python code prints in an isolated child."""
     argv = [sys.executable, "-I", "-c", code]
     child = isolate.command(argv, limits, environment=environment, stdout=subprocess.PIPE)
-    printed, _ = child.process.communicate(timeout=240)
+    printed, _ = child.process.communicate(timeout=RUN_SECONDS)
     child.stop()
     return printed.decode()
 
@@ -55,7 +55,7 @@ def test_gpus_are_seen_by_whom_they_are_given(
     code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {names}]))"
     argv = [sys.executable, "-I", "-c", code]
     child = isolate.command(argv, LIMITS, stdout=subprocess.PIPE, gpus=gpus)
-    printed, _ = child.process.communicate(timeout=240)
+    printed, _ = child.process.communicate(timeout=RUN_SECONDS)
     child.stop()
     assert json.loads(printed) == visible
 
@@ -75,7 +75,7 @@ import os, time
 open("own", "w").write("x" * 1000)
 try: open("large", "wb").write(bytes(2**21)); print("written")
 except OSError as error: print(error.strerror)
-print(sorted(os.listdir()), os.environ["TMPDIR"] == os.getcwd(), flush=True); time.sleep(60)
+print(sorted(os.listdir()), os.environ["TMPDIR"] == os.getcwd(), flush=True); time.sleep(1000)
 """
     argv = [sys.executable, "-I", "-c", code]
     child = isolate.command(argv, limits, stdout=subprocess.PIPE)
@@ -125,7 +125,7 @@ print(names, said)
         direct = subprocess.run([sys.executable, "-c", code, port], capture_output=True, text=True)
         assert direct.stdout.strip().endswith("connected")
         child = isolate.command([sys.executable, "-c", code, port], LIMITS, stdout=subprocess.PIPE)
-        printed, _ = child.process.communicate(timeout=240)
+        printed, _ = child.process.communicate(timeout=RUN_SECONDS)
         child.stop()
     assert printed.decode().strip() == "['lo'] unreachable"
 
@@ -146,7 +146,7 @@ def test_files_keep_their_owner(tmp_path: Path) -> None:
 
 
 def test_a_file_cannot_grow_past_its_limit(tmp_path: Path) -> None:
-    limits = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=60, file_bytes=10_000)
+    limits = isolate.Limits(seconds=240, memory=2**30, cpu_seconds=240, file_bytes=10_000)
     code = f"""
 try: open({str(tmp_path / "large")!r}, "wb").write(bytes(20_000)); print("written")
 except OSError as error: print(error.strerror)
@@ -157,7 +157,7 @@ except OSError as error: print(error.strerror)
 
 @pytest.mark.slow
 def test_processor_time_ends_it() -> None:
-    limits = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=1)
+    limits = isolate.Limits(seconds=240, memory=2**30, cpu_seconds=1)
     child = isolate.command([sys.executable, "-c", "while True: pass"], limits)
     assert finished(child) in (-signal.SIGXCPU, -signal.SIGKILL)
 
@@ -167,20 +167,20 @@ def test_late_exceeded_memory_and_threads() -> None:
     code = """
 import threading, time
 held = bytearray(300 * 2**20); held[::4096] = b"x" * len(held[::4096])
-for _ in range(40): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-print("ready", flush=True); time.sleep(60)
+for _ in range(40): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+print("ready", flush=True); time.sleep(1000)
 """
-    wide = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=60, threads=200)
+    wide = isolate.Limits(seconds=240, memory=2**30, cpu_seconds=240, threads=200)
     for limits, expected in (
         (wide, None),
-        (isolate.Limits(seconds=60, memory=200 * 2**20, cpu_seconds=60), "GiB"),
+        (isolate.Limits(seconds=240, memory=200 * 2**20, cpu_seconds=240), "GiB"),
     ):
         child = isolate.command([sys.executable, "-c", code], limits, stdout=subprocess.PIPE)
         assert child.process.stdout is not None and child.process.stdout.readline()
         exceeded = child.exceeded()
         child.stop()
         assert exceeded is None if expected is None else exceeded and expected in exceeded
-    few = isolate.Limits(seconds=0.01, memory=2**30, cpu_seconds=60, threads=20)
+    few = isolate.Limits(seconds=0.01, memory=2**30, cpu_seconds=240, threads=20)
     child = isolate.command([sys.executable, "-c", code], few, stdout=subprocess.PIPE)
     try:
         # A user namespace makes the kernel's own limit exact; root is watched.
@@ -196,9 +196,9 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print(os.getpid(), flush=True)
-        time.sleep(60)
+        time.sleep(1000)
     os._exit(0)
-time.sleep(60)
+time.sleep(1000)
 """
 
 
@@ -210,7 +210,7 @@ def test_a_daemon_is_counted_and_killed() -> None:
     daemon = int(child.process.stdout.readline())
     wait_for(lambda: daemon in isolate.tree(child.process.pid))
     child.stop()
-    wait_for(lambda: not Path(f"/proc/{daemon}").exists(), seconds=30)  # it sleeps for 60
+    wait_for(lambda: not Path(f"/proc/{daemon}").exists())  # it sleeps for longer
     child.stop()  # may be called again
 
 
@@ -220,12 +220,15 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
 import os, sys
 sys.path.insert(0, {str(Path(isolate.__file__).parents[2])!r})
 from stitchcore.sandbox import isolate
-child = isolate.command([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"],
-                        isolate.Limits(60, 2**30, 60), stdout=-1)
+waits = "import time; print(1, flush=True); time.sleep(1000)"
+child = isolate.command([sys.executable, "-c", waits],
+                        isolate.Limits(1000, 2**30, 1000), stdout=-1)
 child.process.stdout.readline()
 print(child.process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=RUN_SECONDS
+    )
     number = int(done.stdout)
-    wait_for(lambda: not isolate.tree(number), seconds=30)  # it sleeps for 60
+    wait_for(lambda: not isolate.tree(number))  # it sleeps for longer

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from stitchcore.sandbox import seccomp
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
@@ -33,7 +34,7 @@ while child.poll() is None and why is None:
     why = child.exceeded()
 said, errors = b"", b""
 if why is None:
-    said, errors = child.process.communicate(timeout=240)
+    said, errors = child.process.communicate(timeout=1000)
 child.stop()
 print(json.dumps([said.decode(), errors.decode(), why, isolate.open_to_children()]))
 """
@@ -99,7 +100,7 @@ def run(code: str, arguments: list[str], *pod: str, free: bool = False, **limits
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "STITCH_BROKER": CANARY},
         cwd=ROOT,
-        timeout=120,
+        timeout=RUN_SECONDS,
     )
     assert done.stdout, done.stderr.decode()
     found: list[Any] = json.loads(done.stdout)

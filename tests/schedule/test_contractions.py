@@ -281,7 +281,7 @@ def gradient() -> tuple[Module, Any]:
 MODELS = (policy, attention, lstm_cell, batched, gram, gradient)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", slow_but(attention, lstm_cell, gram, gradient, of=MODELS))
 def test_a_small_model_is_one_kernel_and_right(model: Any) -> None:
     module, numpy_ = model()
     state = planned(module, DEAR)

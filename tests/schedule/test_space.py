@@ -52,7 +52,7 @@ def subject(name: str, number: int, device: Device, smallest: int) -> tuple[Patt
 @pytest.mark.parametrize(
     ("name", "number", "device", "smallest", "least"),
     [
-        ("softmax_grad", 0, CPU, 16, 1),
+        pytest.param("softmax_grad", 0, CPU, 16, 1, marks=pytest.mark.slow),
         pytest.param("softmax_grad", 0, SMALL_GPU, 16, 10, marks=pytest.mark.slow),
         pytest.param("layernorm_gelu_grad", 0, SMALL_GPU, 16, 10, marks=pytest.mark.slow),
         pytest.param("mlp_train", 3, SMALL_GPU, 0, 20, marks=pytest.mark.nightly),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stitchcore.tensorflow.import_blocklist import NAMES
+from tests.waiting import RUN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTED = """
@@ -41,7 +42,7 @@ def said(program: str, *arguments: str, first: str = "") -> list[str]:
         env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=RUN_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return [str(name) for name in json.loads(done.stdout.splitlines()[-1])]

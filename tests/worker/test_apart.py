@@ -18,7 +18,7 @@ from stitch_worker.children import Local
 from stitch_worker.compiling import Job, Spent, compile_alone
 from stitchcore.errors import Refusal
 from stitchcore.sandbox import isolate
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.requests import python_path
 
 LIMITS = isolate.Limits(60, 2**30, 60)
@@ -127,7 +127,11 @@ def test_what_killed_workers_leave_is_swept_and_nothing_else(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": python_path()}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", KILLED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
     left = [Path(line) for line in done.stdout.splitlines()]
     assert done.returncode == -signal.SIGKILL and [one.parent for one in left] == [tmp_path] * 2

@@ -31,7 +31,7 @@ from stitch_worker.service import Service, process
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host
 from stitchcore.sandbox import isolate
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.conftest import Cluster
 from tests.worker.requests import TF, submit, tiny_graph
 
@@ -165,7 +165,7 @@ def test_a_compiler_reaches_no_network(tmp_path: Path, cluster: Cluster) -> None
     assert status[status.index("Seccomp:") + 1] == "2"
     assert remote.Remote(Path(option.partition("=")[2])).about().tf == TF
     compiler.terminate()
-    assert compiler.wait(120) == 0
+    assert compiler.wait(RUN_SECONDS) == 0
 
 
 # ---- what a stranger at the socket says ----------------------------------------------------------

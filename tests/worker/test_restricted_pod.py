@@ -13,6 +13,7 @@ import pytest
 from stitch_worker.remote import Remote
 from stitch_worker.service import process
 from stitchcore.artifact.store import open_store
+from tests.waiting import RUN_SECONDS
 from tests.worker import alone
 from tests.worker.requests import meta_of, python_path, submit, tiny_graph
 
@@ -56,7 +57,7 @@ def test_a_compiler_compiles_there_for_a_worker_elsewhere(
         assert service.store.list("kernels", "cluster")
     finally:
         compiler.terminate()
-        assert compiler.wait(60) == 0
+        assert compiler.wait(RUN_SECONDS) == 0
 
 
 PROGRAMS = {

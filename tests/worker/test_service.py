@@ -9,7 +9,7 @@ import pytest
 
 from stitchcore.artifact import package
 from stitchcore.artifact.sign import load_or_create_key, public_hex
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.conftest import Cluster
 from tests.worker.requests import submit, tiny_graph
 
@@ -102,4 +102,4 @@ def test_a_stopped_worker_leaves_nothing_behind(cluster: Cluster, tmp_path: Path
     worker = cluster.worker("--heartbeat", str(beat))
     wait_for(beat.exists, "a heartbeat")
     worker.terminate()
-    assert worker.wait(timeout=240) == 0
+    assert worker.wait(timeout=RUN_SECONDS) == 0

@@ -29,7 +29,7 @@ from stitchcore.artifact.ratio import step_ratio
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject.contract import MANIFEST, SIGNATURE
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker import handmade
 from tests.worker.handmade import REQUEST, artifact, key_for, library, submitted, uploaded
 from tests.worker.requests import python_path
@@ -325,7 +325,9 @@ def test_the_process_signs_and_ends_at_a_signal(signer: Signer, tmp_path: Path) 
     uploaded(signer.store, artifact())
     command = [sys.executable, "-m", "stitch_worker.signer", "--store", str(tmp_path / "store")]
     command += ["--key", str(tmp_path / "key")]
-    done = subprocess.run([*command, "--once"], env={"PYTHONPATH": python_path()}, timeout=240)
+    done = subprocess.run(
+        [*command, "--once"], env={"PYTHONPATH": python_path()}, timeout=RUN_SECONDS
+    )
     assert done.returncode == 0
     package.load(signer.store, key_for(), signer.public_keys[0])
     assert msgspec.json.decode(signer.store.read(signers.PUBLIC_KEYS))
@@ -341,7 +343,7 @@ def serving(folder: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        assert process.wait(120) == 0
+        assert process.wait(RUN_SECONDS) == 0
 
 
 @pytest.mark.slow
@@ -412,4 +414,4 @@ def test_a_probe_sees_that_the_signer_is_at_work(signer: Signer, tmp_path: Path)
         wait_for(lambda: beat.stat().st_mtime > seen, "the next one")
     finally:
         process.terminate()
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=RUN_SECONDS) == 0

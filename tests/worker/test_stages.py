@@ -15,6 +15,8 @@ import pytest
 from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.local import LocalFileSystem
 
+from tests.waiting import RUN_SECONDS
+
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
 from stitch_worker import units, unsigned
@@ -44,7 +46,7 @@ def attempt(folder: Path, key: str, what: str, stage: str) -> tuple[int, str]:
         env={**os.environ, "PYTHONPATH": python_path()},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=200,
+        timeout=RUN_SECONDS,
     )
     return done.returncode, done.stdout.strip()
 
@@ -186,7 +188,7 @@ def test_a_full_disk_during_a_compilation_costs_time_only(own_mounts: None, tmp_
         env={**os.environ, "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=RUN_SECONDS,
     )
     assert done.stdout.strip().endswith("all finished"), (done.stdout, done.stderr[-3000:])
 

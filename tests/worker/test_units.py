@@ -28,7 +28,7 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.sandbox import isolate
 from stitchcore.toolchain import c_compiler
 from stitchcore.toolchain.c_compiler import command, compile_c, find_compiler, unit_key
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 from tests.worker.requests import TF, meta_of, python_path, submit
 
 pytestmark = pytest.mark.skipif(
@@ -276,7 +276,7 @@ def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
         )
         assert unit is not None and seconds > 0.2
         (spy.folder / "end").touch()
-        said, errors = spy.process.communicate(timeout=240)
+        said, errors = spy.process.communicate(timeout=RUN_SECONDS)
         assert b"compiler seen" in said, (said, errors)
         assert b"kernels.c" not in said and b"kernels.so" not in said, said
         assert b"reached" not in said, said
@@ -285,14 +285,12 @@ def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_hangs_or_is_not_wanted_any_more_is_ended() -> None:
-    given = (SOURCE.encode(), "k" * 64, ["sleep", "60"], "sleep")
-    started = time.monotonic()
+    given = (SOURCE.encode(), "k" * 64, ["sleep", "infinity"], "sleep")
     short = replace(LIMITS, seconds=0.5)
     assert children.compile_alone(*given, short, lambda: False)[0] is None
     end = threading.Event()
     threading.Timer(0.3, end.set).start()
     assert children.compile_alone(*given, LIMITS, end.is_set)[0] is None
-    assert time.monotonic() - started < 50
 
 
 # ---- whole requests ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from stitch_operator.gateway import tls
 from tests import lean
 from tests.ports import free_port
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "t" * 32
@@ -105,7 +105,7 @@ def gateway(
             verify=tls.trusting(folder / "ca.pem"),
             headers={"Authorization": f"Bearer {TOKEN}"},
             trust_env=False,
-            timeout=100.0,
+            timeout=RUN_SECONDS,
         ) as client,
     ):
         wait_for(lambda: _ready(client, process), "gateway")
@@ -122,4 +122,4 @@ def _ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> bool:
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> int:
     """Send a signal and wait; the exit code."""
     process.send_signal(number)
-    return process.wait(120)
+    return process.wait(RUN_SECONDS)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from stitch_operator.gateway.blocking import Blocking, every
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("answered", [True, False])
 
@@ -17,7 +18,7 @@ def test_a_loop_ends_that_is_cancelled_as_its_call_ends(answered: bool) -> None:
     """A gateway that was told to stop in that instant stayed for good."""
 
     async def main() -> None:
-        blocking, gate = Blocking("store", 1, 5.0), threading.Event()
+        blocking, gate = Blocking("store", 1, PATIENCE_SECONDS), threading.Event()
 
         async def call() -> None:
             await blocking(gate.wait)
@@ -29,7 +30,7 @@ def test_a_loop_ends_that_is_cancelled_as_its_call_ends(answered: bool) -> None:
             time.sleep(0.1)  # its thread has told this loop, which has not looked yet
             await asyncio.sleep(0)
         loop.cancel()
-        done, _ = await asyncio.wait([loop], timeout=5)
+        done, _ = await asyncio.wait([loop], timeout=PATIENCE_SECONDS)
         assert done and loop.cancelled()
         gate.set()
         blocking.finish()

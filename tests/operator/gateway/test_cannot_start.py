@@ -24,7 +24,7 @@ from stitch_worker import __main__ as worker
 from stitch_worker import collect, signer
 from stitchcore.cli.main import stitch
 from tests import lean
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 
 Main = Callable[[list[str]], int]
 GOOD = {
@@ -138,7 +138,7 @@ def test_serve_passes_on_that_a_port_is_taken(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": ":".join(lean.SOURCES)},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=RUN_SECONDS,
         )
     assert done.returncode == 1 and done.stdout == ""
     assert f"--port {port}: Address already in use; to mend it: another port" in done.stderr

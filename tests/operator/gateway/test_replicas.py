@@ -126,7 +126,7 @@ def _told(gateways: list[Gateway], said: dict[str, Any]) -> None:
 
 
 def test_a_namespaces_rate_is_that_of_all_gateways(tmp_path: Path, postgres: Postgres) -> None:
-    """As many calls as go through, at both, for a while: not twice the rate."""
+    """As many calls as go through, at both, until sixteen seconds' have: not twice the rate."""
     rate, url = 5.0, postgres.fresh()
     with ExitStack() as stack:
         broker = stack.enter_context(processes.redis(free_port(), tmp_path))
@@ -139,7 +139,7 @@ def test_a_namespaces_rate_is_that_of_all_gateways(tmp_path: Path, postgres: Pos
         passed, began = [0, 0], time.monotonic()
 
         def ask(number: int) -> None:
-            while time.monotonic() < began + 25:
+            while sum(passed) < 16 * rate:
                 answer = both[number].client.get(f"/v1/graphs/{'0' * 64}")
                 passed[number] += answer.status_code == 404
                 assert answer.status_code in (404, 429), answer.text
@@ -153,7 +153,6 @@ def test_a_namespaces_rate_is_that_of_all_gateways(tmp_path: Path, postgres: Pos
         elapsed = time.monotonic() - began
     bursts = 2 * 2 * rate
     assert sum(passed) <= rate * elapsed + bursts + 3 * rate, passed
-    assert sum(passed) >= rate * 10, "and no less than one gateway's share of it"
 
 
 def test_two_on_one_bucket_lose_nothing_and_hold_the_quota(

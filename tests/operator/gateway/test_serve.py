@@ -26,7 +26,7 @@ from stitchcore.cli.main import stitch
 from stitchcore.report.schema import Report, encode
 from tests import lean
 from tests.operator.gateway import support
-from tests.waiting import wait_for
+from tests.waiting import RUN_SECONDS, wait_for
 
 Serving = tuple[subprocess.Popen[bytes], dict[str, Any]]
 NAMES = ("STITCH_GATEWAY", "STITCH_TOKEN_FILE", "STITCH_CA", "STITCH_PUBLIC_KEYS")
@@ -48,7 +48,7 @@ def serve(
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(RUN_SECONDS)
 
 
 def alive(pid: int) -> bool:
@@ -97,7 +97,7 @@ def test_what_it_prints_is_what_a_client_needs(
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
             assert b"redis://:" not in words  # no password in the process list
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(RUN_SECONDS) == 0
         assert not any(alive(pid) for pid in pids)
     with serve(tmp_path) as (_, again):  # token and keys stay, the ledger too
         assert again["STITCH_PUBLIC_KEYS"] == said["STITCH_PUBLIC_KEYS"]
@@ -159,7 +159,11 @@ def test_a_process_that_cannot_start_is_given_up_with_its_words(tmp_path: Path) 
     ports = ["--port", "0", "--metrics-port", "0", "--workers", "0"]
     environment = {**os.environ, "PYTHONPATH": ":".join(lean.SOURCES)}
     done = subprocess.run(
-        [*command, *ports], env=environment, capture_output=True, text=True, timeout=120
+        [*command, *ports],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
     assert done.returncode == 1
     assert "not a database" in done.stderr

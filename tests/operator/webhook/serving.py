@@ -42,7 +42,7 @@ class Served:
 
     def client(self) -> httpx.Client:
         trust = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
-        return httpx.Client(base_url=self.url, verify=trust, timeout=10)
+        return httpx.Client(base_url=self.url, verify=trust, timeout=100)
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0

@@ -21,6 +21,7 @@ from stitch_operator.webhook.policy import Namespace
 from tests import lean
 from tests.operator.webhook import serving, support
 from tests.operator.webhook.serving import Served, review
+from tests.waiting import RUN_SECONDS
 
 CASE = support.case("one_container")
 SKIPPED = support.case("two_containers").given
@@ -255,7 +256,9 @@ def test_what_cannot_start_says_so(change: dict[str, str], why: str, tmp_path: P
     given = [word.format(tmp_path) for pair in options.items() for word in pair]
     command = [sys.executable, "-m", "stitch_operator.webhook", *given]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(lean.SOURCES)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
     assert why in done.stderr and "Traceback" not in done.stderr

@@ -45,7 +45,7 @@ def test_a_replica_that_starts_before_its_secret_waits_for_it(tmp_path: Path) ->
         with served.client() as client:
             assert client.post("/mutate/pods", json=POD).json()["response"]["allowed"]
         end = served.count("stitch_webhook_certificate_expiry_seconds")
-        assert end == pytest.approx(time.time() + tls.DAYS * 86400, abs=60)
+        assert end == pytest.approx(time.time() + tls.DAYS * 86400, abs=3600)
 
 
 def test_rotation_refuses_no_request(tmp_path: Path) -> None:
@@ -78,9 +78,12 @@ def test_rotation_refuses_no_request(tmp_path: Path) -> None:
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for name in ("gateway.pem", "gateway.key"):  # one after the other, as `cp` would
-            time.sleep(0.3)
-            shutil.copy(tmp_path / "next" / name, tmp_path / "now" / name)
+        wait_for(lambda: seen, "the old one is shown")
+        shutil.copy(tmp_path / "next" / "gateway.pem", tmp_path / "now" / "gateway.pem")
+        failed = "stitch_webhook_certificate_failures_total"  # one after the other, as `cp` would
+        wait_for(lambda: served.count(failed), "a certificate without its key is seen")
+        shutil.copy(tmp_path / "next" / "gateway.key", tmp_path / "now" / "gateway.key")
+        wait_for(lambda: len(seen) == 2, "the new one is shown")
         for number in range(100):  # handshakes meet every moment of a change
             name = "now.old" if number % 2 else "next"
             for file in ("gateway.pem", "gateway.key"):
@@ -90,7 +93,6 @@ def test_rotation_refuses_no_request(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(120)
         assert failures == [] and len(seen) == 2
-        assert served.count("stitch_webhook_certificate_failures_total") >= 1
         assert ready(served)[0] == 200
 
 
