@@ -9,7 +9,7 @@ inputs that far off. Both are computed only when the plain judgement fails.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from stitchcore.verify.rounding import movement
 from stitchcore.verify.tolerance import unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+DRAWN = 6
+"""Inputs a rounding away in which a decision that rounding can turn is looked for."""
 
 
 def telling(
@@ -80,14 +83,20 @@ def well_conditioned(
 ) -> list[Array]:
     """By output, the elements on which these inputs can tell right from wrong: finite, the same
     whichever way decisions within rounding fall, and moved by the rounding of inputs and operations
-    by no more than the composed tolerance."""
+    by no more than the composed tolerance; of whole numbers and truths, the same in the storage type
+    from every input that is a rounding away."""
     forced = _forced(module, inputs, bindings) or exact
     moved = map(np.maximum, _sensitivity(module, inputs, bindings, exact),
                 movement(module, inputs, bindings, exact))  # fmt: skip
+    near = (
+        [evaluate(module, close, bindings, "storage") for close in _close(module, inputs, DRAWN)]
+        if any(array.dtype.kind != "f" for array in exact)
+        else []
+    )
     told = []
-    for e, f, move, limit in zip(exact, forced, moved, limits, strict=True):
+    for n, (e, f, move, limit) in enumerate(zip(exact, forced, moved, limits, strict=True)):
         if e.dtype.kind != "f":
-            told.append(np.asarray(e == f))
+            told.append(np.logical_and.reduce([e == f, *(e == other[n] for other in near)]))
             continue
         with np.errstate(all="ignore"):
             finite = e[np.isfinite(e)]
@@ -113,23 +122,30 @@ def _sensitivity(
 ) -> list[Array]:
     """How far each element moves when every float input moves by one unit in the last place: up,
     down, or each by chance. No decision turns: what one moves is counted, not allowed."""
-    random = np.random.default_rng(1)
     deciding = decisions(module)
     taken = evaluate_all(module, inputs, bindings, "float64", set(deciding)) if deciding else {}
     widest = [np.zeros(array.shape) for array in exact]
-    for direction in (1.0, -1.0, None):
-        moved = []
-        for parameter, array in zip(module.entry.parameters, inputs, strict=True):
-            step = unit(parameter.shape.dtype)
-            sign = random.choice([-1.0, 1.0], array.shape) if direction is None else direction
-            wide = array.astype(np.float64) * (1.0 + sign * step) if step else array
-            moved.append(np.asarray(wide).astype(array.dtype))
+    for moved in _close(module, inputs, 1):
         for number, array in enumerate(evaluate(module, moved, bindings, "float64", taken)):
             if array.dtype.kind == "f":
                 with np.errstate(all="ignore"):
                     change = np.abs(array - exact[number])
                 widest[number] = np.fmax(widest[number], change)
     return widest
+
+
+def _close(module: Module, inputs: Sequence[Array], drawn: int) -> Iterator[list[Array]]:
+    """The inputs with every float one unit in the last place up, down, and `drawn` times either
+    way by chance."""
+    random = np.random.default_rng(1)
+    for direction in (1.0, -1.0, *[None] * drawn):
+        moved = []
+        for parameter, array in zip(module.entry.parameters, inputs, strict=True):
+            step = unit(parameter.shape.dtype)
+            sign = random.choice([-1.0, 1.0], array.shape) if direction is None else direction
+            wide = array.astype(np.float64) * (1.0 + sign * step) if step else array
+            moved.append(np.asarray(wide).astype(array.dtype))
+        yield moved
 
 
 def _agrees(ours: Array, exact: Array, forced: Array, theirs: Array, tolerance: float) -> Array:

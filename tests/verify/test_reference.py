@@ -10,7 +10,7 @@ from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.verify.accuracy import Judgement
-from stitchcore.verify.reference import judge_all
+from stitchcore.verify.reference import judge_all, well_conditioned
 from stitchcore.verify.tolerance import module_tolerances
 
 COUNT = 400_000
@@ -97,3 +97,23 @@ def test_a_decision_excuses_only_what_it_decides() -> None:
     scaled = ours.copy()
     scaled[flipped] *= np.float32(1.5)
     assert judged(module, given, scaled, exact.astype(np.float32)).failures == 1
+
+
+def test_a_decision_that_a_rounding_of_the_inputs_turns_tells_nothing() -> None:
+    """The larger of two sums that are equal but for their last place, and of two that are not."""
+    module = parse(
+        """HloModule m
+
+ENTRY main {
+  x = f32[2] parameter(0)
+  y = f32[2] parameter(1)
+  ROOT larger = pred[2] compare(x, y), direction=GT
+}
+"""
+    )
+    one = np.float32(1)
+    inputs = [np.array([one, one]), np.array([np.nextafter(one, np.float32(0)), 0.5], np.float32)]
+    exact = evaluate(module, inputs, {}, "float64")
+    assert exact[0].all() and evaluate(module, inputs, {}, "storage")[0].all()
+    (told,) = well_conditioned(module, exact, [0.0], inputs, {})
+    assert list(told) == [False, True]
