@@ -20,7 +20,7 @@ from typing import Any
 
 SCRIPT = Path(__file__).with_name("train_mlp.py")
 STEPS = 300
-SECONDS = 15
+SECONDS = 10
 LOSS = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
 MEDIAN = re.compile(r"^median step (\S+) ms$", re.MULTILINE)
 
