@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-BATCH, FEATURES, WIDTH, BLOCKS, CLASSES, SAMPLES = 1024, 64, 768, 3, 16, 1024 * 16
+BATCH, FEATURES, WIDTH, BLOCKS, CLASSES, SAMPLES = 512, 64, 768, 3, 16, 512 * 32
 
 
 def make_data(seed: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -32,6 +32,7 @@ def test_the_closing_line(demo: Any) -> None:
     assert "20.0 ms before and 10.0 ms stitched: speed-up 2.000 [1.900, 2.100]" in demo.closing(
         [{**slower, "steps": 3}, STEP]
     )
+    assert "too few times" in demo.closing([{**STEP, "speedup": None}])
     assert demo.closing([slower]) == "demo: the step runs as it was: slower speed-up 0.900"
     assert "too short" not in demo.closing([]) and "nothing was stitched" in demo.closing([])
     assert not [line for line in (demo.closing([STEP]), demo.closing([])) if "\n" in line]
