@@ -83,8 +83,8 @@ def well_conditioned(
 ) -> list[Array]:
     """By output, the elements on which these inputs can tell right from wrong: finite, the same
     whichever way decisions within rounding fall, and moved by the rounding of inputs and operations
-    by no more than the composed tolerance; of whole numbers and truths, the same in the storage type
-    from every input that is a rounding away."""
+    by no more than the composed tolerance; of whole numbers and truths, the same in the storage
+    type from every input that is a rounding away."""
     forced = _forced(module, inputs, bindings) or exact
     moved = map(np.maximum, _sensitivity(module, inputs, bindings, exact),
                 movement(module, inputs, bindings, exact))  # fmt: skip
