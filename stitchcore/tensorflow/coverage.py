@@ -148,7 +148,7 @@ def _saves(partition: Partition, members: Sequence[int], preserved: set[int]) ->
 
     def memory(tensor: Edge) -> Edge:
         while tensor.node in inside and is_view(graph, tensor.node):
-            tensor = graph.data[tensor.node][tensor.port]
+            tensor = graph.data[tensor.node][0]
         if parts[tensor.node] is not Part.READ:
             return tensor
         write = variables.before[tensor.node]

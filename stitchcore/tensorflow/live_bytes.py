@@ -321,7 +321,7 @@ class _Steps:
             if node.op in _HELD_ANYWAY or graph.dtype(Edge(i, port)) == "resource":
                 self._alias[buffer] = _NOWHERE
             elif node.op in _HANDED_ON or (rule is not None and rule.view):
-                source = graph.data[i][0 if node.op in _HANDED_ON else port]
+                source = graph.data[i][0]
                 self._alias[buffer] = ("tensor", source.node, source.port)
             else:
                 step.makes[buffer] = self._bytes(Edge(i, port))

@@ -71,7 +71,7 @@ _GROUPS: tuple[tuple[Allowed, str], ...] = (
     (
         Allowed(view=True),
         """
-        Identity IdentityN Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot Bitcast
+        Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot Bitcast
         EnsureShape
         """,
     ),

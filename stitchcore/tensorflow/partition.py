@@ -169,7 +169,7 @@ def operation_count(graph: GraphIndex, i: int) -> int:
 
 
 def is_view(graph: GraphIndex, i: int) -> bool:
-    """Whether each output of node i is the memory of the input in the same place."""
+    """Whether node i's output is its first input's memory."""
     rule = op_allowlist.ALLOWED.get(graph.nodes[i].op)
     return rule is not None and rule.view
 

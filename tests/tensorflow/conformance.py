@@ -150,8 +150,6 @@ def _set_attributes(node: Any, case: Case) -> None:
             node.attr[name].list.i.extend(given)
         elif attribute.type == "list(string)":
             node.attr[name].list.s.extend(text.encode() for text in given)
-        elif attribute.type == "list(type)":
-            node.attr[name].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in given)
         elif attribute.type == "shape":
             node.attr[name].shape.CopyFrom(tf.TensorShape(given).as_proto())
         elif attribute.type == "int":

@@ -310,9 +310,6 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
             )
             for name in ("ArgMax", "ArgMin")
         },
-        "IdentityN": (
-            Case("IdentityN", (t, "int32", t), (s, (4,), ()), {"T": (t, "int32", t)}),
-        ),
         "InTopK": tuple(
             Case("InTopK", ("float32", number), (s, s[:1]), {"k": 3}, classes=8, note=number)
             for number in ("int32", "int64")

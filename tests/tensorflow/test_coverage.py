@@ -98,18 +98,6 @@ def test_views_and_shared_inputs_are_counted_once() -> None:
     assert best == 5 * MEGABYTE - 2 * MEGABYTE
 
 
-def test_several_views_at_once_are_each_of_the_input_in_its_place() -> None:
-    """What a custom gradient leaves behind: the kernel reads x and what the second view is of."""
-
-    def build(x: tf.Tensor) -> tf.Tensor:
-        y, other = tf.identity_n([tf.tanh(x), tf.matmul(x, x)])
-        return y + other
-
-    cut = partitioned(build)
-    assert "IdentityN" in {cut.graph.nodes[i].op for i in cut.regions[0].members}
-    assert coverage_of(cut, 0, moved=0).saved == 5 * MEGABYTE - 3 * MEGABYTE
-
-
 def test_updates_move_their_variables() -> None:
     """A dense update reads variable and gradient and writes the variable; an assignment takes a
     tensor over."""
