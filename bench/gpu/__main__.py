@@ -15,6 +15,7 @@ XLA on the CPU, and writes to --output only.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from bench.gpu.report import Machine, Row, read, read_row, table, write
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LEFT = 3
-AHEAD = 3
+AHEAD = max(3, (os.cpu_count() or 3) // 2)
 """Processes at a time: one has the GPU, the others compile."""
 MODULE_SECONDS = 420.0
 """Of one process, its waiting for the others included."""

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.gpu.__main__ import LEFT
@@ -48,6 +49,8 @@ class Part:
 def parts(output: Path, python: str, dry: bool = False) -> list[Part]:
     """In the order in which they are worth most."""
     pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    if find_spec("xdist"):  # most of a test is NVRTC and numpy
+        pytest += ("-n", str(max(1, min(8, (os.cpu_count() or 2) // 2))), "--dist", "worksteal")
     rehearsed = ("--dry-run",) if dry else ()
     collected = ("--collect-only",) if dry else ()
     launches = (python, "-m", "bench.gpu.launches", "--output", str(output / "launches.json"))
@@ -58,6 +61,8 @@ def parts(output: Path, python: str, dry: bool = False) -> list[Part]:
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     for tool in TOOLS:
         command = (sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
+        if tool == "memcheck":  # loading asks for a second parameter, and is to hear there is none
+            command += ("--report-api-errors", "no")
         once = (python, "-m", "bench.gpu.once", *rehearsed, *SANITIZED[: 1 if dry else None])
         found.append(Part(f"sanitizer-{tool}", once if dry else (*command, *once), 120.0))
     jobs = (python, "-m", "bench.gpu.jobs", "--output", str(output), *rehearsed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -404,3 +405,59 @@ def test_cublas_is_found_in_its_wheel(
     assert found._name == str(folder / "libstandin.so.1")
     with pytest.raises(Refused, match="library_call"):
         cublas.load(("libstandin.so.0",))
+
+
+STANDIN_CUBLAS = """
+#include <stddef.h>
+int cublasCreate_v2(void** handle) { *handle = &handle; return 0; }
+int cublasSetStream_v2(void* handle, void* stream) { return 0; }
+int cublasSetWorkspace_v2(void* handle, void* place, size_t size) { return 0; }
+int cublasDestroy_v2(void* handle) { return 0; }
+/* Of matrices that lie as they are: column-major, float32 or float64 by `type`. */
+#define PRODUCT(real) \\
+  for (int batch = 0; batch < count; ++batch) \\
+    for (int j = 0; j < n; ++j) \\
+      for (int i = 0; i < m; ++i) { \\
+        double sum = 0; \\
+        for (int l = 0; l < k; ++l) \\
+          sum += ((const real*)a)[batch * stride_a + i + l * (long long)row_a] * \\
+                 ((const real*)b)[batch * stride_b + l + j * (long long)row_b]; \\
+        real* place = (real*)c + batch * stride_c + i + j * (long long)row_c; \\
+        *place = *(const real*)alpha * sum + *(const real*)beta * *place; \\
+      }
+int cublasGemmStridedBatchedEx(
+    void* handle, int turn_a, int turn_b, int m, int n, int k, const void* alpha,
+    const void* a, int type_a, int row_a, long long stride_a,
+    const void* b, int type_b, int row_b, long long stride_b, const void* beta,
+    void* c, int type, int row_c, long long stride_c, int count, int compute, int algorithm) {
+  if (turn_a || turn_b || type_a != type || type_b != type) return 7;
+  if (type == 0) { PRODUCT(float) } else { PRODUCT(double) }
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("f32", np.float32), ("f64", np.float64)])
+def test_cublas_is_given_the_product_and_its_factors(
+    dtype: str, kind: type, tmp_path: Path
+) -> None:
+    """On a GPU the two factors were once memory that nothing held any more. Here they are read as
+    cuBLAS reads them, while every object of Python's that could have taken the place has."""
+    source, library = tmp_path / "cublas.c", tmp_path / "libstandin_cublas.so"
+    source.write_text(STANDIN_CUBLAS)
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", library], check=True)
+    shapes = ((3, 5, 4), (3, 4, 6), (3, 5, 6))
+    left, right, out = (
+        instruction(op.PARAMETER, Shape(dtype, dims), number=n) for n, dims in enumerate(shapes)
+    )
+    numbers = {"lhs_batch_dims": (0,), "rhs_batch_dims": (0,)}
+    numbers |= {"lhs_contracting_dims": (2,), "rhs_contracting_dims": (1,)}
+    node = instruction(op.DOT, out.shape, (left, right), **numbers)
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(dims).astype(kind) for dims in shapes[:2]]
+    result = np.full(shapes[2], 7, kind)
+    handle = cublas.Cublas(0, 0, (str(library),))
+    for _ in range(100):
+        handle.gemm(gemm(node), *(array.ctypes.data for array in (*given, result)))
+        np.testing.assert_allclose(result, apply(node, given), rtol=1e-5)
+    handle.close()

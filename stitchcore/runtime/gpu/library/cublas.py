@@ -45,6 +45,7 @@ class Cublas:
         transpose: the product's transpose is that of the operands' in the other order."""
         double = product.dtype == "f64"
         number: Any = ctypes.c_double if double else ctypes.c_float
+        alpha, beta = number(1), number(0)
         compute = _DOUBLE if double else _FLOAT
         if product.dtype == "f32" and product.reduced:
             compute = _FLOAT_BY_TF32
@@ -59,10 +60,10 @@ class Cublas:
             product.n,
             product.m,
             product.k,
-            ctypes.cast(ctypes.byref(number(1)), ctypes.c_void_p),
+            ctypes.byref(alpha),
             *other_right,
             *other_left,
-            ctypes.cast(ctypes.byref(number(0)), ctypes.c_void_p),
+            ctypes.byref(beta),
             result,
             kind,
             product.n,
