@@ -204,8 +204,12 @@ def reports(artifacts: Path) -> tuple[dict[str, dict[str, int]], float]:
 @functools.cache
 def _tensorflow(python: str) -> str:
     """The versions that an interpreter's runs hang on."""
-    code = "import importlib.metadata as m; print(m.version('tensorflow-cpu'), m.version('keras'))"
+    code = """if True:
+        from importlib.metadata import distributions
+        versions = {d.metadata["Name"]: d.version for d in distributions()}
+        name = "tensorflow" if "tensorflow" in versions else "tensorflow-cpu"
+        print(name, versions[name], versions["keras"])"""
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
     if done.returncode:
-        raise Failed(f"{python} has no tensorflow-cpu and keras: run `make zoo`")
+        raise Failed(f"{python} has no TensorFlow and Keras: run `make zoo`")
     return done.stdout.strip()
