@@ -31,7 +31,7 @@ from bench.gpu.report import Machine, Row, read, read_row, table, write
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LEFT = 3
 AHEAD = max(3, (os.cpu_count() or 3) // 2)
-"""Processes at a time: one has the GPU, the others compile."""
+"""Processes at a time: one is measured when none of the others compiles."""
 MODULE_SECONDS = 420.0
 """Of one process, its waiting for the others included."""
 LEAST_SECONDS = 20.0

@@ -1,8 +1,8 @@
 """`python -m bench.gpu.measure NAME`: one module on this machine's GPU, in a process of its own.
 
-What one module does to a GPU (a fault, memory gone) cannot touch the next one's figures. Kernels
-are compiled first, which needs no GPU, while another process may hold it; then a lock is waited
-for, so that one module is measured at a time.
+What one module does to a GPU (a fault, memory gone) cannot touch the next one's figures. Most of
+its time goes to compilers (NVRTC, XLA, Inductor), so modules are compiled side by side; then each
+is measured while no other one is compiled or measured.
 """
 
 from __future__ import annotations
@@ -85,20 +85,22 @@ def measure(
     """One module, all who can run it. The machine's copy bandwidth is taken with it."""
     text = read(WORKLOADS / f"{name}.hlo.xz")
     module = parse(text)
-    made = compiled(module, bench.place.target, cache)
     given = plausible(module, {}, 0, integer_limit(module, {}))
-    with alone(lock), ExitStack() as stack:
-        machine = replace(bench.machine, bytes_per_second=bench.clock.copy_bandwidth())
-        entrants, notes = stack.enter_context(ours(made, given, bench.place))
-        try:
-            entrants.append(xla(text, module, given))
-        except Exception as error:  # XLA's own errors have no common class
-            notes.append(f"{XLA}: {_said(error)}")
-        entrants += _inductor(bench, module, given, notes)
-        error = _error(entrants, module)
-        if not any(one.name == STITCHED for one in entrants):
-            return machine, Row(name, {}, {}, (), error, tuple(notes))
-        taken = _taken(bench, machine, entrants, rounds, notes)
+    with ExitStack() as stack:
+        with held(lock, fcntl.LOCK_SH):
+            made = compiled(module, bench.place.target, cache)
+            entrants, notes = stack.enter_context(ours(made, given, bench.place))
+            try:
+                entrants.append(xla(text, module, given))
+            except Exception as error:  # XLA's own errors have no common class
+                notes.append(f"{XLA}: {_said(error)}")
+            entrants += _inductor(bench, module, given, notes)
+            error = _error(entrants, module)
+        with held(lock, fcntl.LOCK_EX):
+            machine = replace(bench.machine, bytes_per_second=bench.clock.copy_bandwidth())
+            if not any(one.name == STITCHED for one in entrants):
+                return machine, Row(name, {}, {}, (), error, tuple(notes))
+            taken = _taken(bench, machine, entrants, rounds, notes)
     return machine, row(name, machine, entrants, taken, error, notes)
 
 
@@ -107,13 +109,13 @@ def _said(error: Exception) -> str:
 
 
 @contextmanager
-def alone(lock: Path | None) -> Iterator[None]:
-    """While nobody else who asks for `lock` holds it."""
+def held(lock: Path | None, way: int) -> Iterator[None]:
+    """While this process holds `lock`, with others (LOCK_SH) or alone (LOCK_EX)."""
     if lock is None:
         yield
         return
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, way)
         yield
 
 

@@ -113,13 +113,17 @@ def calibrate_gpu(
 
 
 def fitted_gpu(device: Device, measured: Sequence[Measured]) -> Calibration:
-    """The record for which the estimates differ least from `measured` seconds of launches."""
+    """The record for which the estimates differ least from `measured` seconds of launches.
+
+    What a launch takes is fitted with the rest, and is not the record's: a graph's launches follow
+    one another without the host, a job's are an executor's operations.
+    """
     best = descended(device, measured, GPU_FITTED, _launch_seconds)
     estimated = tuple(
         replace(kernel, estimate=_launch_seconds(kernel.pattern, best)) for kernel in measured
     )
     errors = (error(record, measured, _launch_seconds) for record in (best, device))
-    return Calibration(best, estimated, *errors)
+    return Calibration(replace(best, launch_seconds=device.launch_seconds), estimated, *errors)
 
 
 def _launch_seconds(pattern: Pattern, device: Device) -> float:

@@ -79,6 +79,7 @@ def here(
         return [array * 1.5 for array in interpreted(*given)]
 
     estimates = {64: 0.1, 128: 0.2, 512: 0.3}
+    monkeypatch.setattr(calibrate_gpu, "TOGETHER", 1)  # each launch is interpreted
     monkeypatch.setattr(calibrate_gpu, "loaded", loaded)
     monkeypatch.setattr(calibrate_gpu, "this_gpu", this_gpu)
     monkeypatch.setattr(latency, "seconds", lambda kernel, *_: estimates.get(kernel.threads, 1.0))
