@@ -18,7 +18,7 @@ import math
 from collections import Counter
 
 from bench.cuda_model import launches
-from stitchcore.autotune import latency
+from stitchcore.compiler import latency
 from stitchcore.codegen import cuda
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState

@@ -4,7 +4,7 @@
 
 Of each kernel: instructions, registers and shared memory of its cubin (bench/sass.py, ptxas's
 log); sectors of each request and turns of shared memory's banks from the addresses that sampled
-blocks ask for at full size (tests/emulator/trace.py); cycles of its loops (autotune/latency.py).
+blocks ask for at full size (tests/emulator/trace.py); cycles of its loops (compiler/latency.py).
 Its time is the grid barriers and the longest of these:
 
     loops     its phases by the latency-evaluator: waits, issue, transfers by the lanes it has
@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import track
 
 from bench import record, sass
-from stitchcore.autotune import latency
+from stitchcore.compiler import latency
 from stitchcore.codegen import cuda
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState

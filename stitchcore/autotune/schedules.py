@@ -5,7 +5,7 @@ On this CPU every distinct kernel of the space is compiled and run in turn, as c
 (autotune/kernels.py): what replaces the default is right and quicker beyond doubt, and again when
 the two alone are measured, since of many the quickest was lucky too.
 
-For a GPU a latency-evaluator ranks them (autotune/latency.py), and the BEST few are compiled: their
+For a GPU a latency-evaluator ranks them (compiler/latency.py), and the BEST few are compiled: their
 registers are known then, and none is taken that its compiler refuses. Where the GPU is there they
 are launched too and the quickest that is right is kept; else the evaluator decides, and the entry
 says that it is an estimate.
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
-from stitchcore.autotune import calibrate_gpu, latency
+from stitchcore.autotune import calibrate_gpu
 from stitchcore.autotune.kernels import (
     WINS,
     Choice,
@@ -33,6 +33,7 @@ from stitchcore.autotune.kernels import (
     tune_all,
     winner,
 )
+from stitchcore.compiler import latency
 from stitchcore.compiler.performance_library import ESTIMATED, MEASURED, Entry, Library
 from stitchcore.compiler.stages import BuildOptions, symbol_of
 from stitchcore.device.host import host

@@ -28,6 +28,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion import candidates
 from stitchcore.fusion.candidates import Role
 from stitchcore.fusion.cost import cost, unfused
+from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
@@ -73,7 +74,7 @@ def compile_regions(
     """Plan and schedule every module, then compile all distinct kernels together.
 
     A region with an instruction that no kernel can hold is refused whole: its launches would not
-    cover it; where that is for want of a binary, schedules that a library chose are given up first.
+    cover it; where that is for want of a binary, schedules that were chosen are given up first.
     Compilers run `options.jobs` at a time. Dumps go to a folder per region, and those of
     what all share to the folder "kernels"; an edited stage is known by the folder it lies in.
     """
@@ -112,10 +113,13 @@ def compile_regions(
     seconds["compile"] = time.perf_counter() - start
     done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
     made = _compiled(done, kernels, device, options, dump, ahead.sources)
-    if len(made.regions) < len(regions) and options.library.entries:
-        return compile_regions(
-            modules, device, replace(options, library=NOTHING_KNOWN), dump, progress
-        )
+    searched = Mechanism.SEARCH in options.mechanisms
+    if len(made.regions) < len(regions) and (
+        options.library.entries or (searched and device.kind == "gpu")
+    ):
+        unsearched = options.mechanisms - {Mechanism.SEARCH}
+        options = replace(options, library=NOTHING_KNOWN, mechanisms=unsearched)
+        return compile_regions(modules, device, options, dump, progress)
     return made
 
 

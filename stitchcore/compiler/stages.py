@@ -7,6 +7,7 @@ they are the same for every device, which is data to them; emit and compile are 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from types import MappingProxyType
 
 from stitchcore.artifact.keys import kernel_key
 from stitchcore.codegen import c as emit_c
-from stitchcore.compiler import performance_library, restart
+from stitchcore.compiler import latency, performance_library, quickest, restart
 from stitchcore.compiler.module import (
     REFUSED,
     CompiledKernel,
@@ -23,13 +24,13 @@ from stitchcore.compiler.module import (
     CompiledModule,
     Unit,
 )
-from stitchcore.compiler.performance_library import NOTHING_KNOWN, Library
+from stitchcore.compiler.performance_library import ESTIMATED, NOTHING_KNOWN, Entry, Library
 from stitchcore.compiler.pipeline import Dump, Progress, RestartText, Stage, numbered, run
 from stitchcore.compiler.restart import Source
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
 from stitchcore.fusion import contraction, mechanisms
-from stitchcore.fusion.canonical import pattern_text
+from stitchcore.fusion.canonical import pattern_key, pattern_text
 from stitchcore.fusion.cost import cost
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern, Plan
@@ -301,8 +302,49 @@ def _key_of(pattern: Pattern, state: ModuleState, chosen: Schedule) -> str:
     return kernel_key(pattern_text(pattern), state.device.target, "loop-ir", settings)
 
 
+WORTH = 0.02
+"""Of what all kernels of a module take by estimate: a kernel of less is not searched for."""
+
+
+def _searched(state: ModuleState) -> ModuleState:
+    """With the schedules that a GPU is estimated to run quickest, of the kernels that take most of
+    the time and that the library does not know (quickest.py)."""
+    assert state.plan is not None
+    if state.device.kind != "gpu" or Mechanism.SEARCH not in state.options.mechanisms:
+        return state
+    scheduled, library = dict(state.scheduled), state.options.library
+    plans = (state.plan, *bodies(state.plan).values())
+    seconds: dict[Pattern, float] = defaultdict(float)
+    for pattern in (pattern for plan in plans for pattern in plan.patterns):
+        kernel = scheduled[_key(pattern, state)]
+        assert isinstance(kernel, Kernel)
+        seconds[pattern] += latency.seconds(kernel, state.device)
+    least = WORTH * sum(seconds.values())
+    for pattern in (pattern for pattern in seconds if seconds[pattern] > least):
+
+        def kernel_of(chosen: Schedule, pattern: Pattern = pattern) -> Kernel:
+            key = _key_of(pattern, state, chosen)
+            if key in state.unbuildable:
+                raise Refused(key, state.unbuildable[key].reason, "has no binary")
+            if key not in scheduled:
+                options = (state.options.verify_passes, state.options.mechanisms, chosen)
+                scheduled[key] = schedule(
+                    pattern, state.module, state.device, symbol_of(key), *options
+                )
+            kernel = scheduled[key]
+            assert isinstance(kernel, Kernel)
+            return kernel
+
+        known = pattern_key(pattern)
+        if known not in library.entries:
+            chosen = quickest.schedule_of(kernel_of, state.device)
+            library = library.with_entries({known: Entry(chosen, 0.0, 0.0, ESTIMATED)})
+    return replace(state, options=replace(state.options, library=library), scheduled=scheduled)
+
+
 def _schedule(state: ModuleState) -> ModuleState:
     """One kernel per distinct pattern, in order of first use; loop bodies after the entry."""
+    state = _searched(state)
     assert state.plan is not None
     order: dict[str, int] = {}
 

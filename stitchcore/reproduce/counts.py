@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from stitchcore.autotune import latency
 from stitchcore.autotune.kernels import WINS
 from stitchcore.autotune.schedules import kernels_of
+from stitchcore.compiler import latency
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, stages_for
 from stitchcore.device.records import Device

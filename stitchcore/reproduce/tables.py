@@ -233,7 +233,7 @@ def ablation(of: Subjects, host: Device, progress: Progress) -> Table:
             *(f"{one.value}: {SUMMARIES[one]}" for one in Mechanism),
             "times are estimates: the first by the planners' cost of patterns, which sees neither "
             "sections nor thread mapping; scheduled by the evaluator of kernels as their loops are "
-            "(autotune/latency.py), held to no device; neither sees memory taken over (aliasing)",
+            "(compiler/latency.py), held to no device; neither sees memory taken over (aliasing)",
             "paper, CRNN on a V100: " + ", ".join(
                 f"{step} {ms:g} ms" for step, ms in papers.ASTITCH_ABLATION.items()
             ),
@@ -265,7 +265,7 @@ def schedules(of: Subjects, host: Device, progress: Progress) -> Table:
          "most often"),
         tuple(rows),
         (
-            "estimates of the latency-evaluator of scheduled kernels (autotune/latency.py), which "
+            "estimates of the latency-evaluator of scheduled kernels (compiler/latency.py), which "
             "was held to no device; kernels as often as they are launched, loop bodies once",
             "schedules are the distinct kernels of the space (schedule/space.py); another than the "
             f"device's own is taken where it is estimated to take less than {WINS} of its time",

@@ -61,6 +61,7 @@ class Limits:
     chain_elements: int
     row_elements: int
     max_splits: int
+    least_part_rows: int
     max_part_rows: int
     enough_tasks: int
     least_tasks: int
@@ -98,6 +99,7 @@ CPU = Limits(
     chain_elements=1024,
     row_elements=2048,  # what waits for a row's reduction does not keep the next row waiting
     max_splits=64,
+    least_part_rows=16,
     max_part_rows=512,
     enough_tasks=32,
     least_tasks=0,  # calling a second thread costs more than a small task
@@ -144,6 +146,7 @@ def _gpu(device: Device) -> Limits:
         chain_elements=1024,
         row_elements=0,
         max_splits=wave,
+        least_part_rows=16,
         max_part_rows=512,
         enough_tasks=wave // 2,
         least_tasks=wave,

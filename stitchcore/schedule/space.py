@@ -25,6 +25,7 @@ class Schedule:
     task_elements: int | None = None
     chain_elements: int | None = None
     max_splits: int | None = None
+    least_part_rows: int | None = None
     few_rows: int | None = None
     long_row: int | None = None
     lane_block: int | None = None
@@ -76,6 +77,7 @@ def _gpu(lanes: int) -> Mapping[str, tuple[Any, ...]]:
     """In blocks of `lanes` threads."""
     return {
         "task_elements": (2 * lanes, 4 * lanes, 16 * lanes),
+        "least_part_rows": (1, 2, 4, 8),
         "warp_rows": (False, True),
         "few_rows": (0,),
         "long_row": (2048,),
@@ -95,6 +97,15 @@ def points(device: Device) -> Iterator[Schedule]:
         for name, values in _choices(device, centre).items():
             for value in values:
                 yield replace(centre, **{name: value})
+
+
+def unmeasured(device: Device) -> Iterator[tuple[Schedule, ...]]:
+    """Choices on a GPU that are worth an estimate whenever a kernel is compiled, each to be made on
+    what was chosen before: few rows a part or few elements a task, where the GPU would be idle for
+    want of tasks; then the launch dimension."""
+    yield (*(Schedule(least_part_rows=count) for count in (1, 4)),)
+    yield (*(Schedule(task_elements=count * device.lanes) for count in (1, 4)),)
+    yield (*(Schedule(threads=count) for count in (64, 512)),)
 
 
 def contains(device: Device, schedule: Schedule) -> bool:

@@ -313,7 +313,7 @@ def _chunk(count: Dim, inner: int, limits: Limits, splits: int | None = None) ->
     if limits.least_tasks and isinstance(count, int):
         rows = min(rows, max(count // limits.least_tasks, 1))
     if splits is not None:
-        rows = max(rows, 16)
+        rows = max(rows, limits.least_part_rows)
         rows = max(rows, -(-count // splits)) if isinstance(count, int) else 4 * rows
         rows = min(rows, limits.max_part_rows)
     return min(rows, count) if isinstance(count, int) and count > 0 else rows

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from stitchcore.autotune import kernels, latency, schedules
+from stitchcore.autotune import kernels, schedules
+from stitchcore.compiler import latency
 from stitchcore.autotune.kernels import WINS
 from stitchcore.cli.main import stitch
 from stitchcore.compiler import performance_library

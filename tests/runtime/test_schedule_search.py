@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from stitchcore.autotune import calibrate_gpu, kernels, latency, schedules
+from stitchcore.autotune import calibrate_gpu, kernels, schedules
+from stitchcore.compiler import latency
 from stitchcore.compiler.performance_library import MEASURED
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stitchcore.autotune import latency
 from stitchcore.codegen import cuda
+from stitchcore.compiler import latency
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES, Device

@@ -13,7 +13,8 @@ device/timing.py). Of a phase, the longest of four:
 - transfers: sectors of memory that lanes touch, at the bandwidth that so many lanes with so much
   under way reach (Little's law, as fusion/occupancy.py has it).
 
-A ranking, not a prediction: nothing of it was held to a device.
+A ranking more than a prediction: of an H100 it has whole modules within a fifth (docs/gpu.md), single
+phases of few tasks within a factor of two.
 """
 
 from __future__ import annotations
