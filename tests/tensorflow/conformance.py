@@ -283,8 +283,13 @@ def check(
     return finding
 
 
-def compare(case: Case, expected: list[Array] | str, actual: list[Array] | str) -> str:
-    """ "equal", or the first difference."""
+def compare(
+    case: Case,
+    expected: Sequence[Array] | str,
+    actual: Sequence[Array] | str,
+    relative: Mapping[str, float] = RELATIVE,
+) -> str:
+    """ "equal", or the first difference. `relative` is what floats may differ by, by type."""
     if isinstance(expected, str) or isinstance(actual, str):
         left = expected if isinstance(expected, str) else "a value"
         right = actual if isinstance(actual, str) else "a value"
@@ -294,7 +299,7 @@ def compare(case: Case, expected: list[Array] | str, actual: list[Array] | str) 
             continue
         if want.dtype != have.dtype or want.shape != have.shape:
             return f"output {port}: {want.dtype}{want.shape} against {have.dtype}{have.shape}"
-        wrong = _differs(case, want, have)
+        wrong = differs(case, want, have, relative)
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0])
             return (f"output {port}: {int(wrong.sum())} of {wrong.size} differ, "
@@ -308,21 +313,22 @@ def _same_error(expected: str, actual: str) -> bool:
     return expected.startswith(f"{kind}: ") and message.rstrip(".") in expected
 
 
-def _differs(case: Case, want: Array, have: Array) -> Array:
+def differs(case: Case, want: Array, have: Array, relative: Mapping[str, float]) -> Array:
+    """Where two arrays are not what two sound implementations may make."""
     name = tf.as_dtype(want.dtype).name
     if case.operation in ROWS_LOST_TO_NAN:
         lost, gone = (np.isnan(x).any(-1, keepdims=True) for x in (want, have))
         whole = np.isnan(have).all(-1, keepdims=True)
-        sound = ~lost & ~gone & _near(case, want, have)
+        sound = ~lost & ~gone & _near(case, want, have, relative)
         return np.asarray(~(sound | (lost & whole)))
-    if name not in RELATIVE or case.operation in DRAWN:
+    if name not in relative or case.operation in DRAWN:
         return np.asarray(want != have)
-    return ~_near(case, want, have)
+    return ~_near(case, want, have, relative)
 
 
-def _near(case: Case, want: Array, have: Array) -> Array:
+def _near(case: Case, want: Array, have: Array, relative: Mapping[str, float]) -> Array:
     name = tf.as_dtype(want.dtype).name
-    tolerance = RELATIVE[name] * (8 if case.operation in REDUCING else 1)
+    tolerance = relative[name] * (8 if case.operation in REDUCING else 1)
     left, right = want.astype(np.float64), have.astype(np.float64)
     with np.errstate(all="ignore"):
         near = np.abs(left - right) <= tolerance * np.maximum(np.abs(left), np.abs(right))

@@ -1,0 +1,272 @@
+"""A recording of TensorFlow's kernels on a GPU against what regions for a GPU are lowered to.
+
+`python -m tests.tensorflow.gpu_conformance [FOLDER] [--kind cpu] [--only OPERATION...]` lists it by
+operation and type. The recording stands for the device (recorded_operations.py); the lowering's
+HLO is evaluated by numpy and compared as conformance.py does. What would stay TensorFlow's on a GPU
+anyway (`member`) is held against it too: it says what could be taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from stitchcore.device.records import DEVICES
+from stitchcore.tensorflow import lower, op_allowlist, placement
+from stitchcore.tensorflow.graph import Edge, index
+from stitchcore.tensorflow.node_roles import Part, classify
+from stitchcore.tensorflow.updates import SLOTS, UPDATES
+from stitchcore.tensorflow.variables import analyse
+from tests.tensorflow import conformance
+from tests.tensorflow.conformance_cases import Array, Case
+from tests.tensorflow.recorded_operations import (
+    Outcome,
+    Probe,
+    Recording,
+    Way,
+    digest,
+    probes,
+    read,
+    update_operands,
+)
+
+RECORDED = Path(__file__).resolve().parent / "recorded" / "h100"
+TARGET = "sm_90"
+EQUAL, NO_KERNEL, NO_PROGRAM = "equal", "no kernel", "no program"
+WITHOUT_KERNEL = ("NotFoundError", "UnimplementedError", "InvalidArgumentError: No OpKernel")
+TENSOR_FLOAT = {**conformance.RELATIVE, "float32": 2.0**-10}
+"""TensorFloat-32, which products of float32 are TensorFlow's default in, rounds both factors to 11
+bits."""
+KEPT = {"FusedBatchNormV3": 5, "FusedBatchNormGradV3": 3}
+"""Outputs that mean something: on a GPU also what the normalization saves for its gradient."""
+SAVED = 3
+"""Of a chained gradient's results the first so many are what it is given."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On one probe: by class of input EQUAL, NO_KERNEL or how it differs. `member`: whether regions
+    for the device take the operation."""
+
+    probe: Probe
+    member: bool
+    classes: Mapping[str, str]
+
+    @property
+    def differences(self) -> dict[str, str]:
+        quiet = (EQUAL, NO_KERNEL, NO_PROGRAM)
+        return {kind: text for kind, text in self.classes.items() if text not in quiet}
+
+
+def verdict(probe: Probe, outcomes: Mapping[str, Outcome], kind: str) -> Verdict:
+    """A probe's outcomes against its lowering for a device of `kind`."""
+    lowered: dict[tuple[tuple[int, ...], ...], conformance.Program] = {}
+    classes: dict[str, str] = {}
+    member = False
+    for name, arrays in probe.inputs():
+        outcome = outcomes[name]
+        if digest(arrays) != outcome.digest:
+            classes[name] = "not the inputs that were recorded"
+            continue
+        if outcome.error.startswith(("ValueError", "TypeError")):
+            classes[name] = NO_PROGRAM
+            continue
+        if outcome.error.startswith(WITHOUT_KERNEL):
+            classes[name] = NO_KERNEL
+            continue
+        if name == "extreme" and probe.case.operation in conformance.OVERFLOWING:
+            continue
+        given, expected = _given(probe, arrays, outcome)
+        shapes = tuple(array.shape for array in given)
+        if shapes not in lowered:
+            subgraph = _subgraph(probe, shapes, kind)
+            member = member or is_member(subgraph, probe, kind)
+            lowered[shapes] = conformance.by_evaluation(conformance.lowered(subgraph))
+        classes[name] = _compared(probe, given, expected, lowered[shapes](given))
+        elsewhere = sorted({d for d in outcome.devices if not d.startswith(kind.upper())})
+        if member and elsewhere and classes[name] == EQUAL:
+            classes[name] = f"results lie on {', '.join(elsewhere)}"
+    return Verdict(probe, member, classes)
+
+
+def _given(
+    probe: Probe, arrays: Sequence[Array], outcome: Outcome
+) -> tuple[list[Array], list[Array] | str]:
+    """What the lowering is given, and what it shall make."""
+    results = list(outcome.results)
+    if probe.way is Way.CHAINED and not outcome.error:
+        return [*arrays[:3], *results[:SAVED]], results[SAVED:]
+    return list(arrays), outcome.error or results
+
+
+def _compared(
+    probe: Probe, given: Sequence[Array], expected: list[Array] | str, actual: Any
+) -> str:
+    rounded = probe.case.operation in op_allowlist.CONTRACTIONS and probe.way is Way.PLAIN
+    relative = TENSOR_FLOAT if rounded else conformance.RELATIVE
+    if not isinstance(expected, str) and not isinstance(actual, str):
+        expected = expected[: len(actual)]
+    text = conformance.compare(probe.case, expected, actual, relative)
+    if text == EQUAL or isinstance(expected, str) or isinstance(actual, str):
+        return text
+    return f"{text}; {worst(probe.case, given, expected, actual, relative)}"
+
+
+def worst(
+    case: Case,
+    given: Sequence[Array],
+    expected: Sequence[Array],
+    actual: Sequence[Array],
+    relative: Mapping[str, float],
+) -> str:
+    """The element that differs most, with the elements that it was made of where places say it."""
+    found: tuple[float, str] = (-1.0, "no element")
+    for port, (want, have) in enumerate(zip(expected, actual, strict=True)):
+        if port in case.unread or want.shape != have.shape or want.dtype != have.dtype:
+            continue
+        wrong = conformance.differs(case, want, have, relative)
+        for at in map(tuple, np.argwhere(wrong)):
+            left, right = float(want[at]), float(have[at])
+            apart = abs(left - right) / max(abs(left), abs(right), 1e-300)
+            apart = apart if np.isfinite(apart) else np.inf
+            if apart > found[0]:
+                inputs = ", ".join(str(a[at]) for a in given if a.shape == want.shape)
+                found = (apart, f"worst ({inputs}) -> {want[at]!s}, ours {have[at]!s}")
+    return found[1]
+
+
+def _subgraph(probe: Probe, shapes: Sequence[tuple[int, ...]], kind: str) -> lower.Subgraph:
+    if probe.way is Way.UPDATE:
+        return _update(probe.case, shapes, kind)
+    subgraph = replace(conformance.function(probe.case, shapes), kind=kind)
+    kept = KEPT.get(probe.case.operation)
+    if kept is None:
+        return subgraph
+    return replace(subgraph, results=tuple(("n0", port) for port in range(kept)))
+
+
+def _update(case: Case, shapes: Sequence[tuple[int, ...]], kind: str) -> lower.Subgraph:
+    """An optimizer's update as regions have it: a function of variables and gradient."""
+    update, dtype = UPDATES[case.operation], tf.as_dtype(case.dtypes[0])
+    graph = graph_pb2.GraphDef()
+    graph.versions.producer = 1882
+
+    def constant(value: Any) -> str:
+        node = graph.node.add(name=f"c{len(graph.node)}", op="Const")
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+        return str(node.name)
+
+    def write(operation: str, *inputs: str) -> str:
+        node = graph.node.add(name=f"n{len(graph.node)}", op=operation, input=inputs)
+        node.attr["T"].type = dtype.as_datatype_enum
+        return str(node.name)
+
+    count = update.variables
+    operands = update_operands(case, f"a{count}", [constant(number) for number in case.constants])
+    flag = bool(case.attributes.get(update.flag, update.flag == SLOTS))
+    values = [f"a{number}" for number in range(count)]
+    fresh = update.expand(write, constant(1.0), flag, values, operands)
+    arguments = tuple(
+        lower.Argument(Edge(number, 0), number < count, dtype.name, tuple(shape))
+        for number, shape in enumerate(shapes)
+    )
+    results = tuple((name, 0) for name in fresh)
+    return lower.Subgraph(graph, arguments, results, (), case.name, kind=kind)
+
+
+def is_member(subgraph: lower.Subgraph, probe: Probe, kind: str) -> bool:
+    """Whether a region for a device of `kind` may hold the operation, its data on that device."""
+    if probe.way is Way.UPDATE:
+        return True
+    device = f"/device:{kind.upper()}:0"
+    with tf.Graph().as_default() as graph, tf.device(device):
+        mapped = {f"a{number}:0": tf.compat.v1.placeholder(argument.dtype, argument.dims)
+                  for number, argument in enumerate(subgraph.arguments)}  # fmt: skip
+        tf.graph_util.import_graph_def(subgraph.graph, input_map=mapped, name="probe")
+    indexed = index(graph.as_graph_def(add_shapes=True))
+    multiplies = DEVICES[TARGET] if kind == placement.GPU else None
+    classes = classify(indexed, analyse(indexed), None, kind, multiplies)
+    return classes.parts[indexed.number["probe/n0"]] is Part.MEMBER
+
+
+def verdicts(operation: str, folder: Path, kind: str) -> list[Verdict]:
+    """On an operation's probes, as far as they were recorded."""
+    recording = recorded(folder)
+    return [
+        verdict(probe, recording.outcomes[probe.key], kind)
+        for probe in probes()
+        if probe.case.operation == operation and probe.key in recording.outcomes
+    ]
+
+
+_READ: dict[Path, Recording] = {}
+
+
+def recorded(folder: Path) -> Recording:
+    """Read once a process."""
+    if folder not in _READ:
+        _READ[folder] = read(folder)
+    return _READ[folder]
+
+
+def every(operations: Iterable[str], folder: Path, kind: str) -> Iterator[list[Verdict]]:
+    """Each operation's, in processes of their own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
+        yield from pool.map(partial(verdicts, folder=folder, kind=kind), operations)
+
+
+def table(found: Sequence[Verdict]) -> Iterator[str]:
+    """A line an operation, type and way; below it what differs."""
+    rows: dict[tuple[str, str, str, str], list[Verdict]] = {}
+    for one in found:
+        dtype = one.probe.case.dtypes[0] if one.probe.case.dtypes else one.probe.case.note
+        if dtype == "bool" and len(one.probe.case.dtypes) > 1:
+            dtype = one.probe.case.dtypes[1]
+        part = "member" if one.member else "TensorFlow's"
+        rows.setdefault((one.probe.case.operation, dtype, one.probe.way, part), []).append(one)
+    for (operation, dtype, way, part), some in rows.items():
+        counts = Counter(text if text in (EQUAL, NO_KERNEL, NO_PROGRAM) else "differ"
+                         for one in some for text in one.classes.values())  # fmt: skip
+        said = ", ".join(f"{count} {text}" for text, count in sorted(counts.items()))
+        yield f"{operation} {dtype} {way}".rstrip() + f" [{part}]: {said}"
+        for one in some:
+            for kind, text in one.differences.items():
+                yield f"    {one.probe.key}, {kind}: {text}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.tensorflow.gpu_conformance")
+    parser.add_argument("folder", nargs="?", type=Path, default=RECORDED)
+    parser.add_argument("--kind", choices=placement.KINDS, default=placement.GPU)
+    parser.add_argument("--only", nargs="*", metavar="OPERATION")
+    given = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    print(json.dumps(recorded(given.folder).about))
+    operations = sorted({*op_allowlist.ALLOWED, *UPDATES})
+    members = 0
+    for found in every(given.only or operations, given.folder, given.kind):
+        for line in table(found):
+            print(line, flush=True)
+        members += sum(one.member and bool(one.differences) for one in found)
+    print(f"{members} cases that regions take differ")
+    return int(members > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
