@@ -65,11 +65,9 @@ FLUSHED = {"float32": 4.0, "bfloat16": 4.0}
 """Some of TensorFlow's kernels there flush denormals, others (cuBLAS, cuDNN, some of Eigen's) keep
 them; ours flush float32's. What is apart by some smallest normal numbers is the same."""
 OVERFLOWING = conformance.OVERFLOWING | {"BiasAddGrad", "Cumprod", "Cumsum", "Mean", "Prod", "Sum"}
-OVERFLOWING |= set(UPDATES)
+OVERFLOWING |= {"FusedBatchNormV3", *UPDATES}
 """Which sum of extreme values overflows is decided by its order, and by what is one multiply-add:
 not compared."""
-KEPT = {"FusedBatchNormV3": 5, "FusedBatchNormGradV3": 3}
-"""Outputs that mean something: on a GPU also what the normalization saves for its gradient."""
 SAVED = 3
 """Of a chained gradient's results the first so many are what it is given."""
 
@@ -111,7 +109,8 @@ def verdict(probe: Probe, outcomes: Mapping[str, Outcome], kind: str) -> Verdict
         shapes = tuple(array.shape for array in given)
         if shapes not in lowered:
             subgraph = _subgraph(probe, shapes, kind)
-            member = member or is_member(subgraph, probe, kind)
+            results = [result.shape for result in outcome.results]
+            member = member or is_member(subgraph, probe, results, kind)
             lowered[shapes] = conformance.by_evaluation(conformance.lowered(subgraph))
         with flushing(kind):
             actual = lowered[shapes](given)
@@ -204,10 +203,18 @@ def _subgraph(probe: Probe, shapes: Sequence[tuple[int, ...]], kind: str) -> low
     if probe.way is Way.UPDATE:
         return _update(probe.case, shapes, kind)
     subgraph = replace(conformance.function(probe.case, shapes), kind=kind)
-    kept = KEPT.get(probe.case.operation)
-    if kept is None:
+    if kind == placement.CPU or "is_training" not in probe.case.attributes:
         return subgraph
+    kept = _kept(probe.case)
     return replace(subgraph, results=tuple(("n0", port) for port in range(kept)))
+
+
+def _kept(case: Case) -> int:
+    """How many outputs of a normalization, or of its gradient, mean something on a GPU: there also
+    what is saved for the gradient; outside a training step one, as the rest is never written."""
+    if case.operation == "FusedBatchNormGradV3":
+        return 3
+    return 5 if case.attributes["is_training"] else 1
 
 
 def _update(case: Case, shapes: Sequence[tuple[int, ...]], kind: str) -> lower.Subgraph:
@@ -240,16 +247,24 @@ def _update(case: Case, shapes: Sequence[tuple[int, ...]], kind: str) -> lower.S
     return lower.Subgraph(graph, arguments, results, (), case.name, kind=kind)
 
 
-def is_member(subgraph: lower.Subgraph, probe: Probe, kind: str) -> bool:
-    """Whether a region for a device of `kind` may hold the operation, its data on that device."""
+def is_member(
+    subgraph: lower.Subgraph, probe: Probe, results: Sequence[tuple[int, ...]], kind: str
+) -> bool:
+    """Whether a region for a device of `kind` may hold the operation, its data on that device.
+    `results` are the shapes that were recorded, for those that TensorFlow cannot tell."""
     if probe.way is Way.UPDATE:
-        return True
+        return kind == placement.CPU or probe.case.operation not in op_allowlist.CPU_ONLY
     device = f"/device:{kind.upper()}:0"
     with tf.Graph().as_default() as graph, tf.device(device):
         mapped = {f"a{number}:0": tf.compat.v1.placeholder(argument.dtype, argument.dims)
                   for number, argument in enumerate(subgraph.arguments)}  # fmt: skip
         tf.graph_util.import_graph_def(subgraph.graph, input_map=mapped, name="probe")
-    indexed = index(graph.as_graph_def(add_shapes=True))
+    definition = graph.as_graph_def(add_shapes=True)
+    [node] = [node for node in definition.node if node.name == "probe/n0"]
+    for told, shape in zip(node.attr["_output_shapes"].list.shape, results, strict=False):
+        if told.unknown_rank:
+            told.CopyFrom(tf.TensorShape(shape).as_proto())
+    indexed = index(definition)
     multiplies = DEVICES[TARGET] if kind == placement.GPU else None
     classes = classify(indexed, analyse(indexed), None, kind, multiplies)
     return classes.parts[indexed.number["probe/n0"]] is Part.MEMBER

@@ -19,13 +19,54 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
+from stitchcore.tensorflow import op_allowlist, semantics
+from stitchcore.tensorflow.updates import UPDATES
 from tests.tensorflow import gpu_conformance, recorded_operations
 from tests.tensorflow.conformance_cases import Case
 from tests.tensorflow.recorded_operations import Outcome, Probe, digest, probes
 
 ROOT = Path(__file__).resolve().parents[2]
 SOME = ("Exp", "SparseSoftmaxCrossEntropyWithLogits", "FusedBatchNormGradV3", "SelectV2",
-        "ResourceApplyMomentum", "_FusedMatMul")  # fmt: skip
+        "ResourceApplyAdaMax", "_FusedMatMul")  # fmt: skip
+
+
+KNOWN = {
+    ("FusedBatchNormGradV3", "ordinary"): "cuDNN takes the saved 1 / deviation with its sign; one "
+    "that was saved has none, and then it agrees",
+    ("LeakyReluGrad", "denormal"): "whether a feature is above 0 is decided before it is flushed",
+    ("SeluGrad", "denormal"): "whether an output is below 0 is decided before it is flushed",
+    ("ResourceApplyAdagradV2", "denormal"): "its product is neither flushed nor rounded",
+}
+"""By operation and class of input why they differ."""
+LIKE_THE_BRIDGE = {"EnsureShape", "SparseSoftmaxCrossEntropyWithLogits", "_FusedBatchNormEx"}
+"""Whose rules for a GPU say what this TensorFlow's bridge to XLA does, too."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", sorted({*op_allowlist.ALLOWED, *UPDATES}))
+def test_operation_means_what_a_gpu_computed(operation: str) -> None:
+    found = gpu_conformance.verdicts(operation, gpu_conformance.RECORDED, "gpu")
+    assert len(found) == sum(probe.case.operation == operation for probe in probes())
+    members = [one for one in found if one.member]
+    different = {
+        kind: f"{one.probe.key}: {text}"
+        for one in members for kind, text in one.differences.items()
+    }  # fmt: skip
+    known = {kind for name, kind in KNOWN if name == operation}
+    assert {kind: text for kind, text in different.items() if kind not in known} == {}
+    assert known <= set(different), "known differences that are none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "operation", sorted({n for n, k in semantics.REWRITES if k == "gpu"} - LIKE_THE_BRIDGE)
+)
+def test_rewrite_is_needed(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its rewrite the lowering differs from what a GPU computed."""
+    known = {kind for name, kind in KNOWN if name == operation}
+    monkeypatch.delitem(semantics.REWRITES, (operation, "gpu"))
+    found = gpu_conformance.verdicts(operation, gpu_conformance.RECORDED, "gpu")
+    assert any(set(one.differences) - known for one in found if one.member)
 
 
 @pytest.mark.slow
