@@ -59,8 +59,8 @@ RELATIVE = {**conformance.RELATIVE, "float16": 2.0**-9}
 """Formulas of several float16 operations are off by two units there: each is rounded, or two are
 one multiply-add."""
 TENSOR_FLOAT = {**RELATIVE, "float32": 2.0**-10}
-"""TensorFloat-32 rounds both factors to 11 bits. Products of float32 are TensorFlow's default in
-it, and fused ones always."""
+"""TensorFloat-32 rounds both factors to 11 bits. Single products of float32 are computed so by
+TensorFlow's default where none of their sizes is 1, and with a fused bias always."""
 FLUSHED = {"float32": 4.0, "bfloat16": 4.0}
 """Some of TensorFlow's kernels there flush denormals, others (cuBLAS, cuDNN, some of Eigen's) keep
 them; ours flush float32's. What is apart by some smallest normal numbers is the same."""
@@ -166,13 +166,14 @@ def _allowance(probe: Probe, given: Sequence[Array]) -> conformance.Allowance:
     """Of a product how its factors are rounded; of an update a unit of its operands, whose products
     are added to without being rounded first."""
     operation = probe.case.operation
-    rounded = probe.way is Way.PLAIN or operation == "_FusedMatMul"
-    if operation in op_allowlist.CONTRACTIONS and rounded:
+    single = operation in ("MatMul", "Einsum") and probe.way is Way.PLAIN
+    sizes = {size for array in given for size in array.shape}
+    if (single or operation == "_FusedMatMul") and 1 not in sizes:
         return conformance.Allowance(TENSOR_FLOAT, FLUSHED)
     scale: Array | float = 0.0
     if probe.way is Way.UPDATE:
-        sizes = np.abs([array.astype(np.float64) for array in given])
-        scale = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
+        largest = np.abs([array.astype(np.float64) for array in given])
+        scale = np.where(np.isfinite(largest), largest, 0.0).max(axis=0)
     return conformance.Allowance(RELATIVE, FLUSHED, scale)
 
 
