@@ -163,11 +163,11 @@ class Kernels:
         return [*norm[3:], *back[:3]]
 
 
-def work(output: Path, device: str, share: int, deadline: float) -> None:
+def work(output: Path, device: str, share: int, only: Sequence[str], deadline: float) -> None:
     """One process's share of the operations, but for what it did before."""
     path = output / f"operations-{share}.jsonl"
     before = read(output)
-    mine = share_of(probes(), share)
+    mine = share_of(wanted(only), share)
     kernels = Kernels(device)
     with path.open("a") as journal:
         journal.write("\n")  # whatever line the one before was in
@@ -183,6 +183,11 @@ def work(output: Path, device: str, share: int, deadline: float) -> None:
             _write(journal, {"key": probe.key, "outcomes": outcomes})
 
 
+def wanted(only: Sequence[str]) -> list[Probe]:
+    """All probes, or those of some operations."""
+    return [probe for probe in probes() if not only or probe.case.operation in only]
+
+
 def share_of(all_probes: Sequence[Probe], share: int) -> list[Probe]:
     """All probes of an operation are one process's: they have kernels in common."""
     operations = sorted({probe.case.operation for probe in all_probes})
@@ -195,7 +200,7 @@ def _write(journal: IO[str], line: Any) -> None:
     journal.flush()
 
 
-def supervise(output: Path, device: str, deadline: float) -> None:
+def supervise(output: Path, device: str, only: Sequence[str], deadline: float) -> None:
     """All shares at once; what dies is started again, and what hangs is ended."""
     starts = dict.fromkeys(range(SHARES), 0)
     running: dict[int, subprocess.Popen[bytes]] = {}
@@ -205,6 +210,7 @@ def supervise(output: Path, device: str, deadline: float) -> None:
         starts[share] += 1
         command = [sys.executable, "-m", "bench.gpu.operations", "--output", str(output)]
         command += ["--device", device, "--share", str(share), "--until", str(deadline)]
+        command += ["--only", *only]
         running[share] = subprocess.Popen(command, stdout=words, stderr=words)
 
     for share in starts:
@@ -242,23 +248,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder of the recording")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--device", default="GPU:0")
+    parser.add_argument("--only", nargs="*", default=(), metavar="OPERATION")
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     os.environ.update(ENVIRONMENT)
     if given.share is not None:
-        work(given.output, given.device, given.share, given.until)
+        work(given.output, given.device, given.share, given.only, given.until)
         return 0
     given.output.mkdir(parents=True, exist_ok=True)
     began = time.time()
-    supervise(given.output, given.device, began + given.seconds)
+    supervise(given.output, given.device, given.only, began + given.seconds)
     whole = pack(given.output)
     recording = read(given.output)
     every = [o for outcomes in recording.outcomes.values() for o in outcomes.values()]
     errors = sum(bool(outcome.error) for outcome in every)
     print(
-        f"{len(recording.outcomes)} of {len(probes())} cases, {len(every)} outcomes, {errors} "
-        f"errors, {len(recording.begun)} died; {time.time() - began:.0f} s, "
+        f"{len(recording.outcomes)} of {len(wanted(given.only))} cases, {len(every)} outcomes, "
+        f"{errors} errors, {len(recording.begun)} died; {time.time() - began:.0f} s, "
         f"{whole.stat().st_size >> 10} KiB: {recording.about}"
     )
     return 0 if recording.outcomes else 1

@@ -167,12 +167,12 @@ def _is_size(graph: GraphIndex, i: int, shaped: set[int]) -> bool:
 def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reason | None:
     """Why node i cannot be a member; None when it can."""
     node = graph.nodes[i]
+    if node.op in op_allowlist.CPU_ONLY and kind != placement.CPU:
+        return Reason.NOT_ALLOWED_OPERATION
     if node.op in op_allowlist.ASSIGNMENTS or node.op in UPDATES:
         return _refuse_assignment(graph, i, variables) or _refuse_place(graph, i, kind)
     if node.op in op_allowlist.DRAWN and kind != placement.CPU:
         return Reason.RANDOM_STREAM
-    if node.op in op_allowlist.CPU_ONLY and kind != placement.CPU:
-        return Reason.NOT_ALLOWED_OPERATION
     if node.op in lookups.INDICES and kind != placement.CPU:
         return Reason.DATA_DEPENDENT_ERROR
     if node.op == lookups.OF_VARIABLE:
@@ -194,6 +194,8 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     if node.op in ("Select", "SelectV2"):
         inputs = inputs[1:]
     if inputs and inputs[0] not in rule.inputs:
+        return Reason.UNSUPPORTED_TYPE
+    if kind == placement.GPU and {*inputs[:1]} & op_allowlist.NOT_ON_GPU.get(node.op, frozenset()):
         return Reason.UNSUPPORTED_TYPE
     tensors = [*graph.data[i], *(Edge(i, port) for port in range(len(outputs)))]
     if node.op not in RANK_FROM_VALUES and any(graph.shape(tensor) is None for tensor in tensors):

@@ -162,8 +162,16 @@ CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 SHAPED = CHECKED | {"ArgMax", "ArgMin", "InTopK", "InTopKV2"}
 """Operations whose formula here takes the sizes of their inputs (semantics.py)."""
 
-CPU_ONLY = frozenset("ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm".split())
+CPU_ONLY = frozenset(
+    "ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm ResourceApplyAdaMax".split()
+)
 """Operations whose formula here is that of TensorFlow's kernel on a CPU."""
+
+NOT_ON_GPU: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("Max", "Min"), frozenset({"float16"})),
+    **dict.fromkeys(("Erf", "Erfc"), frozenset({"bfloat16"})),
+}
+"""Types in which TensorFlow's kernel on a GPU makes a number of NaN, and ours NaN."""
 
 DRAWN = ("StatelessRandomUniformV2", "StatelessRandomGetKeyCounter")
 """Random numbers by an explicit key. What is drawn of them bit for bit is what CPUs draw

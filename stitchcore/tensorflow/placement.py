@@ -3,8 +3,8 @@
 On a GPU some tensors are in host memory: handles, and int32 wherever an operation's kernel says so,
 which is nearly everywhere (TensorFlow: core/framework/memory_types.cc; a kernel's registration
 names its `HostMemory` arguments). A kernel on the GPU that took such an operation over would have
-its data copied to the device and back in every step, so it stays as it is. Read in the source, not
-seen on a GPU (docs/decisions.md 31).
+its data copied to the device and back in every step, so it stays as it is. Read in the source; that
+no results of what is taken lie in host memory was seen on a GPU (test_gpu_conformance.py).
 """
 
 from __future__ import annotations

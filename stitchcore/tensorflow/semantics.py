@@ -3,7 +3,8 @@
 TensorFlow's kernels on the job's kind of device are the specification (docs/semantics.md). Each
 rewrite is the formula of a kernel in primitive operations that mean the same in both; those for
 CPUs are held against the kernels by tests/tensorflow/test_conformance.py, bit patterns of NaN
-aside, those for GPUs against what TensorFlow's source says of them by test_gpu_rules.py. A
+aside, those for GPUs against what kernels on an H100 made (test_gpu_conformance.py) and what
+TensorFlow's source says of them (test_gpu_rules.py). A
 rewritten node keeps its name for the final operation, so references to it stay; the others are
 called "<name>/<number>". What Grappler's remapper fused is written as its parts.
 """
@@ -190,6 +191,16 @@ def _sigmoid_gradient(write: _Writer) -> None:
     write("Mul", slope, gradient, last=True)
 
 
+def _sigmoid_gradient_on_gpu(write: _Writer) -> None:
+    """Generated kernels multiply as a CPU does, that of bfloat16 in another order."""
+    if write.dtype != tf.bfloat16.as_datatype_enum:
+        _sigmoid_gradient(write)
+        return
+    y, gradient = write.inputs
+    rest = write("Sub", write.constant(1.0), y)
+    write("Mul", write("Mul", gradient, y), rest, last=True)
+
+
 def _zero_where_no_gradient(write: _Writer, value: str) -> None:
     gradient = write.inputs[1]
     zero = write.constant(0.0)
@@ -209,6 +220,18 @@ def _sqrt_gradient(write: _Writer) -> None:
     _zero_where_no_gradient(write, write("Mul", write.constant(0.5), quotient))
 
 
+def _sqrt_gradient_on_gpu(write: _Writer) -> None:
+    """gradient * (0.5 / y) in generated kernels, and of bfloat16 (0.5 * gradient) / y: what
+    overflows or is flushed on the way is not what it is on a CPU."""
+    y, gradient = write.inputs
+    half = write.constant(0.5)
+    if write.dtype == tf.bfloat16.as_datatype_enum:
+        value = write("RealDiv", write("Mul", half, gradient), y)
+    else:
+        value = write("Mul", gradient, write("RealDiv", half, y))
+    _zero_where_no_gradient(write, value)
+
+
 def _inverse_gradient(write: _Writer) -> None:
     y, gradient = write.inputs
     _zero_where_no_gradient(write, write("Mul", write("Neg", gradient), write("Mul", y, y)))
@@ -219,6 +242,15 @@ def _elu(write: _Writer) -> None:
     (x,) = write.inputs
     low = write("Sub", write("Exp", x), write.constant(1.0))
     write("SelectV2", write("Less", x, write.constant(0.0)), low, x, last=True)
+
+
+def _elu_on_gpu(write: _Writer) -> None:
+    """expm1 in generated kernels; of bfloat16 there is none, and it is what a CPU computes."""
+    if write.dtype == tf.bfloat16.as_datatype_enum:
+        _elu(write)
+        return
+    (x,) = write.inputs
+    write("SelectV2", write("Less", x, write.constant(0.0)), write("Expm1", x), x, last=True)
 
 
 def _elu_gradient(write: _Writer) -> None:
@@ -232,6 +264,17 @@ def _selu(write: _Writer) -> None:
     shifted = write("Sub", write("Exp", x), write.constant(1.0))
     low = write("Mul", write.constant(SELU_SCALE_ALPHA), shifted)
     high = write("Mul", write.constant(SELU_SCALE), x)
+    write("SelectV2", write("Less", x, write.constant(0.0)), low, high, last=True)
+
+
+def _selu_on_gpu(write: _Writer) -> None:
+    """The same, by constants of nine digits (float64's too: a value of 1 becomes 1.05070102)."""
+    if write.dtype == tf.bfloat16.as_datatype_enum:
+        _selu(write)
+        return
+    (x,) = write.inputs
+    low = write("Mul", write.constant(1.75809932), write("Expm1", x))
+    high = write("Mul", write.constant(1.05070102), x)
     write("SelectV2", write("Less", x, write.constant(0.0)), low, high, last=True)
 
 
@@ -332,9 +375,9 @@ def _statistics(write: _Writer) -> tuple[int, ...]:
 
 
 def _cast_on_gpu(write: _Writer) -> None:
-    """A float becomes int32 as CUDA converts it: saturated, NaN is 0 (core/kernels/cast_op.h is a
-    static_cast; PTX ISA, cvt: out of range is clamped to the destination's, NaN converted to 0).
-    What reaches the conversion here fits in, so any processor's will do."""
+    """A float becomes int32 as CUDA converts it (core/kernels/cast_op.h is a static_cast): what is
+    out of range is clamped to it (PTX ISA, cvt), and NaN is 0, of float64 the smallest number. What
+    reaches the conversion here fits in, so any processor's will do."""
     source, target = (write.node.attr[name].type for name in ("SrcT", "DstT"))
     if not (tf.as_dtype(source).is_floating and tf.as_dtype(target) == tf.int32):
         write.copy("Cast", write.inputs, last=True)
@@ -345,8 +388,8 @@ def _cast_on_gpu(write: _Writer) -> None:
     low, high = (write.constant(limit, wide) for limit in (-(2.0**31), 2.0**31 - 1))
     inside = write("Minimum", write("Maximum", x, low, T=wide), high, T=wide)
     converted = write("Cast", inside, SrcT=wide, DstT=target)
-    zero = write.integers(0, target)
-    write("SelectV2", write("IsNan", x, T=wide), zero, converted, last=True, T=target)
+    nothing = write.integers(-(2**31) if source == wide else 0, target)
+    write("SelectV2", write("IsNan", x, T=wide), nothing, converted, last=True, T=target)
 
 
 def _sparse_cross_entropy(write: _Writer) -> None:
@@ -561,10 +604,13 @@ REWRITES: dict[tuple[str, str], _Rewrite] = {
     ("FusedBatchNormV3", placement.GPU): _batch_norm_on_gpu,
     ("FusedBatchNormGradV3", placement.GPU): _batch_norm_gradient_on_gpu,
     ("Cast", placement.GPU): _cast_on_gpu,
+    ("Elu", placement.GPU): _elu_on_gpu,
+    ("Selu", placement.GPU): _selu_on_gpu,
+    ("SigmoidGrad", placement.GPU): _sigmoid_gradient_on_gpu,
+    ("SqrtGrad", placement.GPU): _sqrt_gradient_on_gpu,
 }
-"""By operation and kind of device. Those for GPUs are what TensorFlow's source says of its kernels
-there; none has been compared with one (docs/decisions.md 31). What has no entry is lowered as it
-is."""
+"""By operation and kind of device. Those for GPUs are held against what TensorFlow's kernels made
+on one (tests/tensorflow/gpu_conformance.py). What has no entry is lowered as it is."""
 
 
 OF_PASSES = frozenset({("_FusedBatchNormEx", placement.CPU), ("_MklLayerNorm", placement.CPU)})

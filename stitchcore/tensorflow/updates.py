@@ -169,10 +169,15 @@ def _ada_max(
     variable, m, v = values
     power, rate, beta1, beta2, epsilon, gradient = operands
     m = _towards(write, one, m, gradient, beta1)
-    v = write("Maximum", write("Mul", beta2, v), write("Abs", gradient))
+    v = _larger(write, write("Mul", beta2, v), write("Abs", gradient))
     scale = write("RealDiv", rate, write("Sub", one, power))
     change = write("Mul", scale, write("RealDiv", m, write("AddV2", v, epsilon)))
     return [write("Sub", variable, change), m, v]
+
+
+def _larger(write: Write, left: str, right: str) -> str:
+    """Eigen's cwiseMax on a CPU: the left one where either is NaN."""
+    return write("SelectV2", write("Less", left, right), right, left)
 
 
 NESTEROV, SLOTS = "use_nesterov", "update_slots"

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -72,6 +72,16 @@ OVERFLOWING = frozenset(
     }
 )
 """Sums of products of extreme values overflow or not by the order of addition: not compared."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What two sound implementations may differ by: `relative` by type, of the larger value or of
+    `scale`, and by type so many times the smallest normal number, where kernels may flush."""
+
+    relative: Mapping[str, float] = field(default_factory=lambda: RELATIVE)
+    flushed: Mapping[str, float] = field(default_factory=dict)
+    scale: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -283,7 +293,12 @@ def check(
     return finding
 
 
-def compare(case: Case, expected: list[Array] | str, actual: list[Array] | str) -> str:
+def compare(
+    case: Case,
+    expected: Sequence[Array] | str,
+    actual: Sequence[Array] | str,
+    allowance: Allowance = Allowance(),
+) -> str:
     """ "equal", or the first difference."""
     if isinstance(expected, str) or isinstance(actual, str):
         left = expected if isinstance(expected, str) else "a value"
@@ -294,7 +309,7 @@ def compare(case: Case, expected: list[Array] | str, actual: list[Array] | str) 
             continue
         if want.dtype != have.dtype or want.shape != have.shape:
             return f"output {port}: {want.dtype}{want.shape} against {have.dtype}{have.shape}"
-        wrong = _differs(case, want, have)
+        wrong = differs(case, want, have, allowance)
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0])
             return (f"output {port}: {int(wrong.sum())} of {wrong.size} differ, "
@@ -308,29 +323,32 @@ def _same_error(expected: str, actual: str) -> bool:
     return expected.startswith(f"{kind}: ") and message.rstrip(".") in expected
 
 
-def _differs(case: Case, want: Array, have: Array) -> Array:
+def differs(case: Case, want: Array, have: Array, allowance: Allowance) -> Array:
+    """Where two arrays are not what two sound implementations may make."""
     name = tf.as_dtype(want.dtype).name
     if case.operation in ROWS_LOST_TO_NAN:
         lost, gone = (np.isnan(x).any(-1, keepdims=True) for x in (want, have))
         whole = np.isnan(have).all(-1, keepdims=True)
-        sound = ~lost & ~gone & _near(case, want, have)
+        sound = ~lost & ~gone & _near(case, want, have, allowance)
         return np.asarray(~(sound | (lost & whole)))
-    if name not in RELATIVE or case.operation in DRAWN:
+    if name not in allowance.relative or case.operation in DRAWN:
         return np.asarray(want != have)
-    return ~_near(case, want, have)
+    return ~_near(case, want, have, allowance)
 
 
-def _near(case: Case, want: Array, have: Array) -> Array:
+def _near(case: Case, want: Array, have: Array, allowance: Allowance) -> Array:
     name = tf.as_dtype(want.dtype).name
-    tolerance = RELATIVE[name] * (8 if case.operation in REDUCING else 1)
+    tolerance = allowance.relative[name] * (8 if case.operation in REDUCING else 1)
     left, right = want.astype(np.float64), have.astype(np.float64)
     with np.errstate(all="ignore"):
-        near = np.abs(left - right) <= tolerance * np.maximum(np.abs(left), np.abs(right))
+        largest = np.maximum(np.maximum(np.abs(left), np.abs(right)), allowance.scale)
+        near = np.abs(left - right) <= tolerance * largest
         if case.operation in REDUCING:
             finite = np.abs(left[np.isfinite(left)])
             near |= np.abs(left - right) <= tolerance * (finite.max() if finite.size else 0.0)
+        tiny = float(ml_dtypes.finfo(want.dtype).smallest_normal)
+        near |= np.abs(left - right) <= allowance.flushed.get(name, 0.0) * tiny
         near &= np.isfinite(left) & np.isfinite(right)
-    tiny = float(ml_dtypes.finfo(want.dtype).smallest_normal)
     small = (np.abs(left) < tiny) & (np.abs(right) < tiny)
     flushed = small & (tolerance > 0.0)  # denormals may be flushed or kept; float8's are kept
     same = (left == right) | (np.isnan(left) & np.isnan(right)) | near | flushed
