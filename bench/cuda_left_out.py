@@ -18,8 +18,8 @@ import math
 from collections import Counter
 
 from bench.cuda_model import launches
-from stitchcore.compiler import latency
 from stitchcore.codegen import cuda
+from stitchcore.compiler import latency
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.occupancy import blocks_per_multiprocessor

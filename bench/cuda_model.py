@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.progress import track
 
 from bench import record, sass
-from stitchcore.compiler import latency
 from stitchcore.codegen import cuda
+from stitchcore.compiler import latency
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.gpus import GPUS

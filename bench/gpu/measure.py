@@ -26,6 +26,7 @@ from bench.gpu.entrants import (
     CAPTURED,
     INDUCTOR,
     STITCHED,
+    TOGETHER,
     XLA,
     Entrant,
     Place,
@@ -165,7 +166,7 @@ def _taken(
     large = []
     for one in entrants:
         for kernel, size, launch in one.large:
-            seconds = clock.work({kernel: launch}, LARGE_ROUNDS).median(kernel)
+            seconds = clock.work({kernel: launch}, LARGE_ROUNDS).median(kernel) / TOGETHER
             large.append((kernel, size, seconds * 1e3, size / seconds / machine.bytes_per_second))
     return Taken(taken, found, events, large)
 

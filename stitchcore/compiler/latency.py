@@ -13,8 +13,8 @@ device/timing.py). Of a phase, the longest of four:
 - transfers: sectors of memory that lanes touch, at the bandwidth that so many lanes with so much
   under way reach (Little's law, as fusion/occupancy.py has it).
 
-A ranking more than a prediction: of an H100 it has whole modules within a fifth (docs/gpu.md), single
-phases of few tasks within a factor of two.
+A ranking more than a prediction: it came within a fifth of what an H100 took for whole modules, and
+within a factor of two for phases of few tasks (docs/gpu.md).
 """
 
 from __future__ import annotations

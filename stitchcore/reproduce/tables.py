@@ -233,7 +233,7 @@ def ablation(of: Subjects, host: Device, progress: Progress) -> Table:
             *(f"{one.value}: {SUMMARIES[one]}" for one in Mechanism),
             "times are estimates: the first by the planners' cost of patterns, which sees neither "
             "sections nor thread mapping; scheduled by the evaluator of kernels as their loops are "
-            "(compiler/latency.py), held to no device; neither sees memory taken over (aliasing)",
+            "(compiler/latency.py); neither sees memory taken over (aliasing)",
             "paper, CRNN on a V100: " + ", ".join(
                 f"{step} {ms:g} ms" for step, ms in papers.ASTITCH_ABLATION.items()
             ),
@@ -265,12 +265,13 @@ def schedules(of: Subjects, host: Device, progress: Progress) -> Table:
          "most often"),
         tuple(rows),
         (
-            "estimates of the latency-evaluator of scheduled kernels (compiler/latency.py), which "
-            "was held to no device; kernels as often as they are launched, loop bodies once",
+            "estimates of the latency-evaluator of scheduled kernels (compiler/latency.py); "
+            "kernels as often as they are launched, loop bodies once",
             "schedules are the distinct kernels of the space (schedule/space.py); another than the "
             f"device's own is taken where it is estimated to take less than {WINS} of its time",
             "`stitch tune --target` compiles the best few of each kernel too, and takes none that "
-            "its compiler refuses; the ablation's `search` searches nothing, so it is 1 there",
+            "its compiler refuses; every compilation tries a few for the kernels that take most of "
+            "the time (compiler/quickest.py), which is what the ablation's `search` leaves out",
         ),
         ("the device's own schedules", "searched, estimated"),
         tuple(bars),

@@ -15,10 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from stitchcore.autotune import kernels, schedules
-from stitchcore.compiler import latency
 from stitchcore.autotune.kernels import WINS
 from stitchcore.cli.main import stitch
-from stitchcore.compiler import performance_library
+from stitchcore.compiler import latency, performance_library
 from stitchcore.compiler.performance_library import ESTIMATED, MEASURED
 from stitchcore.compiler.pipeline import run as through
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, rescheduled
