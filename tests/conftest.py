@@ -92,11 +92,17 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+ON_A_GPU = "tests/runtime/test_device.py"
+
+
 class ByFile(LoadScopeScheduling):
-    """The tests of a file share runs of jobs, all tests of a cluster share one: a process each."""
+    """The tests of a file share runs of jobs, all tests of a cluster share one: a process each. On
+    a GPU, which is lent for minutes, each test is one's."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file == ON_A_GPU:
+            return nodeid
         return CLUSTER if file.startswith(CLUSTER) else file
 
 

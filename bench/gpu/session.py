@@ -50,7 +50,7 @@ def parts(output: Path, python: str, dry: bool = False) -> list[Part]:
     """In the order in which they are worth most."""
     pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     if find_spec("xdist"):  # most of a test is NVRTC and numpy
-        pytest += ("-n", str(max(1, min(8, (os.cpu_count() or 2) // 2))), "--dist", "worksteal")
+        pytest += ("-n", str(max(1, min(8, (os.cpu_count() or 2) // 2))))
     rehearsed = ("--dry-run",) if dry else ()
     collected = ("--collect-only",) if dry else ()
     launches = (python, "-m", "bench.gpu.launches", "--output", str(output / "launches.json"))

@@ -205,10 +205,11 @@ def reports(artifacts: Path) -> tuple[dict[str, dict[str, int]], float]:
 def _tensorflow(python: str) -> str:
     """The versions that an interpreter's runs hang on."""
     code = """if True:
-        from importlib.metadata import distributions
-        versions = {d.metadata["Name"]: d.version for d in distributions()}
-        name = "tensorflow" if "tensorflow" in versions else "tensorflow-cpu"
-        print(name, versions[name], versions["keras"])"""
+        from importlib.metadata import PackageNotFoundError, version
+        try:
+            print("tensorflow-cpu", version("tensorflow-cpu"), version("keras"))
+        except PackageNotFoundError:
+            print("tensorflow", version("tensorflow"), version("keras"))"""
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise Failed(f"{python} has no TensorFlow and Keras: run `make zoo`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from stitchcore.hlo.evaluator.evaluate import apply, evaluate
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import instruction, topological
+from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import Shape
+from stitchcore.hlo.text.parser import parse
 from stitchcore.inject import build
 from stitchcore.runtime.cuda_library import CudaLibrary
 from stitchcore.runtime.gpu.compile_module import compile_for_gpu
@@ -24,7 +27,17 @@ from tests.runtime.whole import arguments, error_of, leaves
 pytestmark = pytest.mark.gpu
 
 TOLERANCE = 2e-3
-"""Products round their operands to TF32 (10 bits), as XLA's do; over an output's largest value."""
+"""Over an output's largest value: convolutions round their operands to TF32 (10 bits), as XLA's
+do."""
+
+
+def exact(name: str) -> Module:
+    """A workload whose products round nothing to TF32: what a network makes of that rounding is no
+    matter of ours (an H100 chose another of two near words, a gradient was off by a 200th)."""
+    text = workloads.text(name)
+    return parse(
+        re.sub(r"( dot\(.*?\)), lhs", r"\1, operand_precision={highest,highest}, lhs", text)
+    )
 
 
 @pytest.fixture
@@ -53,7 +66,7 @@ def target(gpu: CupyDevice) -> str:
 )
 def test_a_workload_computes_what_numpy_does(gpu: CupyDevice, cuda: CudaLibrary, name: str) -> None:
     """Twice, and once more as a CUDA graph where there can be one."""
-    module = workloads.module(name)
+    module = exact(name)
     made = compile_for_gpu(module, target(gpu))
     given = arguments(module)
     expected = leaves(evaluate(made.module, given))
@@ -69,7 +82,7 @@ def test_a_workload_computes_what_numpy_does(gpu: CupyDevice, cuda: CudaLibrary,
 @pytest.mark.parametrize("name", ["mlp_nodrop_train", "gpt2_train"])
 def test_two_steps_in_place(gpu: CupyDevice, cuda: CudaLibrary, name: str) -> None:
     """The second goes on from the first."""
-    module = workloads.module(name)
+    module = exact(name)
     made = compile_for_gpu(module, target(gpu), updates=True)
     given = arguments(module)
     once = leaves(evaluate(module, given))
