@@ -27,7 +27,10 @@ STEPS = 300
 JOBS = {
     "custom loop, Adam": ("custom_loop", "--optimizer", "adam", "--steps"),
     "Keras fit": ("kinds", "fit"),
+    "while loop": ("kinds", "while_loop"),
     "inference": ("kinds", "inference"),
+    "mixed float16": ("kinds", "mixed"),
+    "TensorFlow 1 session": ("kinds", "session"),
 }
 """Programs and arguments; the number of steps comes last."""
 SECONDS = 100.0

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stitchcore.errors import Reason, Refused
 from stitchcore.tensorflow.lower import Subgraph, as_function
 
 Array = np.ndarray[Any, np.dtype[Any]]
+NO_ROOM = (
+    "the worker's GPU has no room to verify it (TensorFlow takes nearly all of a GPU for a job, "
+    "unless TF_FORCE_GPU_ALLOW_GROWTH=true)"
+)
 
 
 def runner(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
@@ -62,6 +67,22 @@ def on_gpu(region: Callable[..., Any]) -> Callable[[Sequence[Array]], list[Array
         return []
 
     return run
+
+
+def in_what_room_there_is(
+    run: Callable[[Sequence[Array]], list[Array]],
+) -> Callable[[Sequence[Array]], list[Array]]:
+    """`run` on a GPU that others may hold. Raises Refused(MEMORY) where TensorFlow finds no memory
+    there: only this region is lost by it."""
+
+    def running(arrays: Sequence[Array]) -> list[Array]:
+        try:
+            return run(arrays)
+        except tf.errors.ResourceExhaustedError as error:
+            words = error.message.splitlines()[0]
+            raise Refused("region", Reason.MEMORY, f"{NO_ROOM}: {words}") from error
+
+    return running
 
 
 def _cached_tensors() -> Callable[[Sequence[Array]], list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from stitchcore.compiler.regions import CompiledRegions, compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
@@ -16,6 +17,7 @@ from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
 from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
+from stitchcore.tensorflow.run_region import in_what_room_there_is
 from stitchcore.verify.regions import References, Verification, measure, verify
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -212,3 +214,26 @@ def test_what_made_up_data_cannot_decide_is_left_to_the_job(reference: Any) -> N
     assert not found.refused and found.undecided == {KEY}
     assert found.regions[KEY].summary()["undecided"] == 1
     assert "Distinct regions that the job's data decides about" in found.figures()
+
+
+def test_a_region_that_finds_no_room_on_the_gpu_is_lost_alone(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    """A job holds nearly all of its GPU; a worker on the same one has what is left."""
+
+    @in_what_room_there_is
+    def no_room(given: Sequence[Array]) -> list[Array]:
+        words = "OOM when allocating tensor with shape[65536]\nHint: ..."
+        raise tf.errors.ResourceExhaustedError(None, None, words)
+
+    build_, programs = made
+    alike = replace(build_, regions={"large": build_.regions[KEY], KEY: build_.regions[KEY]})
+    each = {"large": programs[KEY], KEY: programs[KEY]}
+    references = {"large": References(no_room, nothing), KEY: References(right, nothing)}
+    checked = verify(alike, each, references)
+    refusal = checked.refused["large"]
+    assert refusal.reason is Reason.MEMORY and set(checked.refused) == {"large"}
+    assert refusal.detail.endswith("OOM when allocating tensor with shape[65536]")
+    timed = {**references, KEY: References(no_room, nothing)}
+    found = measure(made[0], made[1], {KEY: 1.0}, timed, checked, host_device(), 1)
+    assert found.refused[KEY].reason is Reason.MEMORY
