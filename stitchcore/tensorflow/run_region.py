@@ -69,7 +69,7 @@ def on_gpu(region: Callable[..., Any]) -> Callable[[Sequence[Array]], list[Array
     return run
 
 
-def in_what_room_there_is(
+def within_device_memory(
     run: Callable[[Sequence[Array]], list[Array]],
 ) -> Callable[[Sequence[Array]], list[Array]]:
     """`run` on a GPU that others may hold. Raises Refused(MEMORY) where TensorFlow finds no memory

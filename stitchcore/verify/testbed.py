@@ -99,7 +99,7 @@ def _on_gpu(function: Any) -> References:
             with tf.device("/GPU:0"):
                 return run(inputs)
 
-        return run_region.in_what_room_there_is(on_first)
+        return run_region.within_device_memory(on_first)
 
     plain, empty = run_region.runner(function), run_region.empty(function)
     return References(placed(plain), placed(empty), function.judged)
@@ -109,7 +109,7 @@ def _timed_on_gpu(function: Any) -> References:
     from stitchcore.tensorflow import lower, run_region
 
     def timed(region: Callable[..., Any]) -> Callable[[Any], Any]:
-        return run_region.in_what_room_there_is(run_region.on_gpu(region))
+        return run_region.within_device_memory(run_region.on_gpu(region))
 
     return References(
         timed(lower.as_function(function, jit=False)), timed(run_region.nothing()), function.judged

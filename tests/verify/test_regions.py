@@ -17,7 +17,7 @@ from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
 from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
-from stitchcore.tensorflow.run_region import in_what_room_there_is
+from stitchcore.tensorflow.run_region import within_device_memory
 from stitchcore.verify.regions import References, Verification, measure, verify
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -221,7 +221,7 @@ def test_a_region_that_finds_no_room_on_the_gpu_is_lost_alone(
 ) -> None:
     """A job holds nearly all of its GPU; a worker on the same one has what is left."""
 
-    @in_what_room_there_is
+    @within_device_memory
     def no_room(given: Sequence[Array]) -> list[Array]:
         words = "OOM when allocating tensor with shape[65536]\nHint: ..."
         raise tf.errors.ResourceExhaustedError(None, None, words)
