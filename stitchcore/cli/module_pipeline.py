@@ -15,9 +15,8 @@ from stitchcore.cli import common
 from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
 from stitchcore.compiler import pipeline
-from stitchcore.compiler.performance_library import NOTHING_KNOWN
 from stitchcore.compiler.pipeline import Dump, restartable
-from stitchcore.compiler.stages import ModuleState, build_options, stages_for
+from stitchcore.compiler.stages import ModuleState, build_options, stages_for, unsearched
 from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.fusion import candidates
@@ -77,10 +76,11 @@ def run(
             start = ModuleState(module, device, build)
             show = progress(status)
             state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
-            if state.refused and build.library.entries:
-                said = f"without the library's schedules, for want of a binary: {state.refused[0]}"
+            again = unsearched(build, device) if state.refused else None
+            if again is not None:
+                said = f"without chosen schedules, for want of a binary: {state.refused[0]}"
                 common.say(said, output.console)
-                start = replace(start, options=replace(build, library=NOTHING_KNOWN))
+                start = replace(start, options=again)
                 state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
         except Refused as refused:
             mend = ""

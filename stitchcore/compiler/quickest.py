@@ -28,15 +28,27 @@ QUICKER = 0.85
 """Of the default's estimate: what another one has to be below."""
 
 KernelOf = Callable[[Schedule], Kernel]
-"""A pattern's kernel by a schedule. Raises Refused."""
+"""A pattern's kernel by a schedule. Raises Refused where it is none of this kernel, NoBinary where
+a compiler was given it already."""
+
+
+class NoBinary(Exception):
+    """A schedule that was chosen before, of whose kernel there is no binary."""
 
 
 def schedule_of(kernel_of: KernelOf, device: Device) -> Schedule:
     """The schedule to take in place of the device's own.
 
-    One choice at a time: of each the best goes on to the next, as in a descent by coordinates.
-    Raises Refused where the device's own is none of this kernel.
+    One choice at a time: of each the best goes on to the next, as in a descent by coordinates. It
+    is the device's own again once a compiler has refused another.
     """
+    try:
+        return _descended(kernel_of, device)
+    except NoBinary:
+        return DEFAULT
+
+
+def _descended(kernel_of: KernelOf, device: Device) -> Schedule:
     kernel = kernel_of(DEFAULT)
     own = latency.seconds(kernel, device)
     best, least = DEFAULT, own

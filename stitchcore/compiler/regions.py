@@ -13,7 +13,6 @@ from types import MappingProxyType
 from stitchcore.codegen import c as emit_c
 from stitchcore.compiler import gpu_tables
 from stitchcore.compiler.module import CompiledKernel
-from stitchcore.compiler.performance_library import NOTHING_KNOWN
 from stitchcore.compiler.pipeline import Dump, Progress, restartable, run
 from stitchcore.compiler.stages import (
     PLANNED,
@@ -22,13 +21,13 @@ from stitchcore.compiler.stages import (
     compile_kernels,
     rescheduled,
     stages_for,
+    unsearched,
 )
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion import candidates
 from stitchcore.fusion.candidates import Role
 from stitchcore.fusion.cost import cost, unfused
-from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
@@ -113,13 +112,9 @@ def compile_regions(
     seconds["compile"] = time.perf_counter() - start
     done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
     made = _compiled(done, kernels, device, options, dump, ahead.sources)
-    searched = Mechanism.SEARCH in options.mechanisms
-    if len(made.regions) < len(regions) and (
-        options.library.entries or (searched and device.kind == "gpu")
-    ):
-        unsearched = options.mechanisms - {Mechanism.SEARCH}
-        options = replace(options, library=NOTHING_KNOWN, mechanisms=unsearched)
-        return compile_regions(modules, device, options, dump, progress)
+    again = unsearched(options, device) if len(made.regions) < len(regions) else None
+    if again is not None:
+        return compile_regions(modules, device, again, dump, progress)
     return made
 
 

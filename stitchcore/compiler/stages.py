@@ -86,6 +86,17 @@ class BuildOptions:
         return self.library.schedule_of(pattern) if searches else DEFAULT
 
 
+def unsearched(options: BuildOptions, device: Device) -> BuildOptions | None:
+    """For another try where a kernel has no binary: the device's own schedules. None where there
+    was no other one."""
+    if Mechanism.SEARCH not in options.mechanisms:
+        return None
+    if device.kind == "gpu":
+        without = options.mechanisms - {Mechanism.SEARCH}
+        return replace(options, library=NOTHING_KNOWN, mechanisms=without)
+    return replace(options, library=NOTHING_KNOWN) if options.library.entries else None
+
+
 def build_options(
     options: Options,
     device: Device,
@@ -325,7 +336,7 @@ def _searched(state: ModuleState) -> ModuleState:
         def kernel_of(chosen: Schedule, pattern: Pattern = pattern) -> Kernel:
             key = _key_of(pattern, state, chosen)
             if key in state.unbuildable:
-                raise Refused(key, state.unbuildable[key].reason, "has no binary")
+                raise quickest.NoBinary(key)
             if key not in scheduled:
                 options = (state.options.verify_passes, state.options.mechanisms, chosen)
                 scheduled[key] = schedule(
