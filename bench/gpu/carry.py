@@ -121,6 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.carry", description=__doc__)
     parser.add_argument("folder", type=Path)
     given = parser.parse_args(arguments)
+    if given.folder.exists() and (not given.folder.is_dir() or any(given.folder.iterdir())):
+        parser.error(f"{given.folder} is there already: two versions of a wheel stop an install")
+    absent = [name for name in ("readelf", "split", "tar", "xz") if shutil.which(name) is None]
+    if absent:
+        parser.error(
+            f"no {', '.join(absent)} here: apt-get install binutils coreutils tar xz-utils"
+        )
     for path in carry(given.folder):
         print(path)
     return 0

@@ -5,7 +5,12 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 system=/usr/lib/x86_64-linux-gnu
-cuda=$(dirname "$(find /usr/local/cuda*/ -name 'libcublas.so.13' | head -1)")
+found=$(find /usr/local/cuda*/ -name 'libcublas.so.13' 2> /dev/null | head -1)
+if [ -z "$found" ]; then
+    echo "install.sh: no libcublas.so.13 under /usr/local/cuda*: this needs CUDA 13's libraries" >&2
+    exit 1
+fi
+cuda=$(dirname "$found")
 cat "$here"/tensorflow.tar.xz.* | xz -dc -T0 | tar x -C "$site"
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir "$here"/rest/*.whl
 for pair in libcublas.so.12:libcublas.so.13 libcublasLt.so.12:libcublasLt.so.13 \
@@ -18,4 +23,7 @@ printf '%s\n' "$PWD" "$PWD/operator" "$PWD/worker" > "$site/stitchcore.pth"
 mkdir -p stitchcore/inject/lib/x86_64
 cp "$here"/rest/*.so stitchcore/inject/lib/x86_64/
 touch stitchcore/inject/lib/x86_64/*
-python3 -c 'import tensorflow as tf; print(tf.__version__, tf.config.list_physical_devices("GPU"))'
+python3 -c 'import sys, tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+print(tf.__version__, gpus)
+sys.exit(None if gpus else "install.sh: TensorFlow sees no GPU: its words are above")'

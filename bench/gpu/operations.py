@@ -21,9 +21,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from bench.gpu.measure import NO_GPU
 from tests.tensorflow.conformance_cases import Case
 from tests.tensorflow.recorded_operations import (
     Outcome,
@@ -163,6 +165,18 @@ class Kernels:
         return [*norm[3:], *back[:3]]
 
 
+def missing(device: str) -> str:
+    """Why nothing can be recorded of `device` ("GPU:0") here, or "": else each operation's want of
+    the device would stand in the recording as its want of a kernel."""
+    if find_spec("tensorflow") is None:
+        return "no TensorFlow here (docs/gpu.md says how it travels)"
+    import tensorflow as tf
+
+    kind, _, number = device.partition(":")
+    there = tf.config.list_physical_devices(kind)
+    return "" if number.isdecimal() and int(number) < len(there) else f"TensorFlow sees no {device}"
+
+
 def work(output: Path, device: str, share: int, only: Sequence[str], deadline: float) -> None:
     """One process's share of the operations, but for what it did before."""
     path = output / f"operations-{share}.jsonl"
@@ -256,6 +270,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.share is not None:
         work(given.output, given.device, given.share, given.only, given.until)
         return 0
+    if why := missing(given.device):
+        print(f"bench.gpu.operations: nothing was recorded: {why}", file=sys.stderr)
+        return NO_GPU
     given.output.mkdir(parents=True, exist_ok=True)
     began = time.time()
     supervise(given.output, given.device, given.only, began + given.seconds)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stitchcore.compiler import latency
+from stitchcore.compiler.performance_library import ESTIMATED, Entry
 from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.loop_ir import index
@@ -36,32 +37,34 @@ class NoBinary(Exception):
     """A schedule that was chosen before, of whose kernel there is no binary."""
 
 
-def schedule_of(kernel_of: KernelOf, device: Device) -> Schedule:
-    """The schedule to take in place of the device's own.
+def entry_of(kernel_of: KernelOf, device: Device) -> Entry:
+    """The schedule to take in place of the device's own, with the estimated seconds of both.
 
     One choice at a time: of each the best goes on to the next, as in a descent by coordinates. It
     is the device's own again once a compiler has refused another.
     """
-    try:
-        return _descended(kernel_of, device)
-    except NoBinary:
-        return DEFAULT
-
-
-def _descended(kernel_of: KernelOf, device: Device) -> Schedule:
     kernel = kernel_of(DEFAULT)
     own = latency.seconds(kernel, device)
     best, least = DEFAULT, own
     if own > NEAR * _least(kernel, device):
-        for choices in space.unmeasured(device):
-            before = best
-            for choice in choices:
-                chosen = replace(before, **choice.chosen)
-                with suppress(Refused):
-                    found = latency.seconds(kernel_of(chosen), device)
-                    if found < least:
-                        best, least = chosen, found
-    return best if least < QUICKER * own else DEFAULT
+        with suppress(NoBinary):
+            best, least = _descended(kernel_of, device, own)
+    if least >= QUICKER * own:
+        best, least = DEFAULT, own
+    return Entry(best, least, own, ESTIMATED)
+
+
+def _descended(kernel_of: KernelOf, device: Device, own: float) -> tuple[Schedule, float]:
+    best, least = DEFAULT, own
+    for choices in space.unmeasured(device):
+        before = best
+        for choice in choices:
+            chosen = replace(before, **choice.chosen)
+            with suppress(Refused):
+                found = latency.seconds(kernel_of(chosen), device)
+                if found < least:
+                    best, least = chosen, found
+    return best, least
 
 
 def _least(kernel: Kernel, device: Device) -> float:

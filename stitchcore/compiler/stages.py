@@ -24,7 +24,7 @@ from stitchcore.compiler.module import (
     CompiledModule,
     Unit,
 )
-from stitchcore.compiler.performance_library import ESTIMATED, NOTHING_KNOWN, Entry, Library
+from stitchcore.compiler.performance_library import NOTHING_KNOWN, Library
 from stitchcore.compiler.pipeline import Dump, Progress, RestartText, Stage, numbered, run
 from stitchcore.compiler.restart import Source
 from stitchcore.device.records import Device
@@ -348,8 +348,7 @@ def _searched(state: ModuleState) -> ModuleState:
 
         known = pattern_key(pattern)
         if known not in library.entries:
-            chosen = quickest.schedule_of(kernel_of, state.device)
-            library = library.with_entries({known: Entry(chosen, 0.0, 0.0, ESTIMATED)})
+            library = library.with_entries({known: quickest.entry_of(kernel_of, state.device)})
     return replace(state, options=replace(state.options, library=library), scheduled=scheduled)
 
 

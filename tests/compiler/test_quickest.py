@@ -76,6 +76,11 @@ def test_few_rows_are_the_work_of_more_tasks() -> None:
     )
     assert chosen(own) == [] and any(one.least_part_rows for one in chosen(found))
     assert seconds(found) < 0.5 * seconds(own)
+    [entry] = found.options.library.entries.values()
+    launch = GPU.launch_seconds
+    assert (entry.seconds, entry.default_seconds) == pytest.approx(
+        (seconds(found) + launch, seconds(own) + launch)
+    )
     [kernel], x = found.kernels, np.random.default_rng(0).standard_normal((64, 256), np.float32)
     [computed] = interpret(kernel, [x], {}, np.random.default_rng(0))
     [expected] = evaluate(found.module, [x])
@@ -90,7 +95,8 @@ def test_what_is_near_the_bandwidth_stays() -> None:
         tried.append(one)
         return kernel
 
-    assert quickest.schedule_of(kernel_of, GPU) == DEFAULT
+    entry = quickest.entry_of(kernel_of, GPU)
+    assert entry.schedule == DEFAULT and entry.seconds == entry.default_seconds
     assert tried == [DEFAULT], "nothing else was scheduled"
 
 

@@ -59,3 +59,22 @@ def test_bytes_that_only_look_like_one_stay(tmp_path: Path) -> None:
     before = library.read_bytes()
     carry.thinned(library)
     assert library.read_bytes() == before
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    """Parts and wheels of two packings would be taken for one."""
+    kept = tmp_path / "tensorflow.tar.xz.04"
+    kept.write_text("of another packing")
+    with pytest.raises(SystemExit, match="2"):
+        carry.main([str(tmp_path)])
+    assert [*tmp_path.iterdir()] == [kept]
+
+
+def test_an_install_without_cuda_changes_nothing(tmp_path: Path) -> None:
+    if [*Path("/usr/local").glob("cuda*/**/libcublas.so.13")]:
+        return  # there it would install
+    done = subprocess.run(
+        ["sh", str(carry.INSTALL)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "no libcublas.so.13" in done.stderr
+    assert not [*tmp_path.iterdir()]

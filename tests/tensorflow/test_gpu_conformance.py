@@ -135,3 +135,12 @@ def test_probes_begin_with_what_is_worth_most_and_are_told_apart() -> None:
     types = dict.fromkeys(probe.case.dtypes[0] for probe in all_probes if probe.case.dtypes)
     floats = [dtype for dtype in types if dtype in ("float16", "float32", "float64", "bfloat16")]
     assert floats == ["float32", "float16", "bfloat16", "float64"]
+
+
+def test_without_the_device_nothing_is_recorded(tmp_path: Path) -> None:
+    """Its absence would stand there as the absence of every kernel."""
+    output = tmp_path / "recording"
+    command = [sys.executable, "-m", "bench.gpu.operations", "--output", str(output)]
+    done = subprocess.run([*command, "--device", "GPU:7"], capture_output=True, text=True)
+    assert done.returncode == 2 and "TensorFlow sees no GPU:7" in done.stderr
+    assert not output.exists()
