@@ -643,11 +643,15 @@ source = client.Folder(store, None)
 assert source.answer("d") is None
 source.submit("d", b"graph", {})
 assert source.answer("d") is None
-open(events, "a").write(json.dumps({"type": "submitted", "digest": "d"}) + "\\n")
+told = open(events, "a")
+told.write(json.dumps({"type": "submitted", "digest": "d"}))
+told.flush()  # a line that has not ended is not read
 try:
     open(os.path.join(store, "filler"), "wb").write(bytes(2 ** 22))
 except OSError:
     pass
+told.write("\\n")  # into the page that it has: the disk is full before anybody answers
+told.close()
 while True:
     try:
         assert source.answer("d") is None
