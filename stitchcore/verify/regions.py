@@ -51,7 +51,8 @@ CLEARLY = 0.9
 
 CALL_SHARE = 0.2
 """A region that takes the framework less than this share of what calling it from outside costs
-cannot be timed from there: the job's own paired blocks judge it (docs/decisions.md 19)."""
+cannot be timed from there: the job's own paired blocks judge it (docs/decisions.md 19), unless ours
+takes longer than the framework and the call together."""
 
 
 Runners = Callable[[CompiledRegions, Mapping[str, RegionProgram]], Mapping[str, RegionRunner]]
@@ -271,6 +272,9 @@ class _Timer:
         seconds = {name: float(np.median(values)) for name, values in net.items()}
         told = seconds | {"call": call}
         if seconds["framework"] < CALL_SHARE * call:
+            bound = paired_ratio(net["stitched"], net["framework"] + call)
+            if bound.low > SLOWER:
+                return RegionTiming(told, bound)
             note = f"shorter than {CALL_SHARE:g} of what a call from outside costs"
             return RegionTiming(told, note=note)
         return RegionTiming(told, paired_ratio(net["stitched"], net["framework"]))

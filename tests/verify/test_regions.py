@@ -18,6 +18,7 @@ from stitchcore.errors import Reason
 from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.tensorflow.run_region import within_device_memory
+from stitchcore.verify.region import Reference
 from stitchcore.verify.regions import References, Verification, measure, verify
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -83,26 +84,42 @@ def test_a_region_that_wins_is_kept_with_its_figures(
     assert found.figures() == {"Distinct regions timed": "1 of 1"}
 
 
+def busy(seconds: float) -> Reference:
+    """A sleep takes as long as the machine is busy."""
+
+    def call(given: Sequence[Array]) -> list[Array]:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+        return right([np.zeros(4, np.float32)])
+
+    return call
+
+
+def large_beside(references: References) -> Verification:
+    """A region of some milliseconds, timed beside `references`."""
+    large = built(2**22)
+    checked = verify(*large, {KEY: References(right, nothing)})
+    return measure(*large, {KEY: 1.0}, {KEY: references}, checked, host_device(), 1)
+
+
 @pytest.mark.slow
 def test_a_region_that_loses_is_refused_with_its_figure() -> None:
-    large = built(2**22)
-    results = right([np.zeros(2**22, np.float32)])
-
-    def quick(given: Sequence[Array]) -> list[Array]:
-        until = time.perf_counter() + 0.0001
-        while time.perf_counter() < until:
-            pass  # a sleep takes as long as the machine is busy
-        return results
-
-    checked = verify(*large, {KEY: References(right, nothing)})
-    references = {KEY: References(quick, nothing)}
-    found = measure(*large, {KEY: 1.0}, references, checked, host_device(), 1)
+    found = large_beside(References(busy(0.0001), nothing))
     timing = found.regions[KEY].timing
     assert timing.ratio is not None, timing.note
     refusal = found.refused[KEY]
     assert refusal.reason is Reason.SLOWER
     assert str(timing.ratio) in refusal.detail
     assert "framework" in refusal.detail
+
+
+@pytest.mark.slow
+def test_a_region_that_takes_longer_than_the_framework_and_a_call_is_refused() -> None:
+    """However little of the framework's time can be told from its call's."""
+    found = large_beside(References(busy(0.0003), busy(0.0003)))
+    assert found.refused[KEY].reason is Reason.SLOWER
+    assert found.regions[KEY].timing.ratio is not None
 
 
 def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, RegionProgram]]) -> None:
