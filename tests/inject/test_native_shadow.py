@@ -71,6 +71,14 @@ def test_a_rounding_that_nobody_told_of_does_not(compared: Compared) -> None:
     assert compared("rounded_unsaid")[0].startswith("differs")
 
 
+def test_what_a_sum_that_cancels_hands_on_may_lie_as_far_as_it_moves(compared: Compared) -> None:
+    """An optimizer's update of a bias whose gradient is zero but for rounding, in a kernel of its
+    own; without what the kernel before tells, and with another factor of one element."""
+    assert compared("handed")[0] == "agrees"
+    assert compared("handed_untold")[0].startswith("differs: result 0 at element ")
+    assert compared("handed_wrong")[0].startswith("differs: result 0 at element 255: ")
+
+
 @pytest.mark.parametrize("case", ["large", "phases"])
 def test_large_results_are_compared_in_slices(case: str, compared: Compared) -> None:
     said, held = compared(case, SLICED)

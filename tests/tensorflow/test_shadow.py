@@ -5,13 +5,17 @@ The graph and its cut are test_fallback's: one kernel for each instruction.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
+import tensorflow as tf
+
 from stitchcore.inject import plugin, reasons
-from tests.tensorflow.test_fallback import Stitched, runs, same, step, stitched
+from tests.tensorflow.test_fallback import KEPT, Stitched, runs, same, step, stitched
 
 
 def wrong_nodes(program: Stitched) -> dict[str, plugin.Failure]:
@@ -38,6 +42,32 @@ def test_the_first_step_is_the_frameworks_bit_for_bit(batch: int | None) -> None
     assert after["compared"] == before["compared"] + 2 * len(program.keys)  # of both sessions
     assert after["not_compared"] == before["not_compared"]
     assert not wrong_nodes(program)
+
+
+def centred() -> Any:
+    """Sums that cancel, and what is made of them; a variable beside them."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [32, 64], "x")
+        nothing = tf.reduce_sum(x - tf.reduce_mean(x, 1, keepdims=True), 1, keepdims=True)
+        tf.multiply(tf.tanh(x), 3e3 * nothing, name="kept")
+        tf.reduce_mean(tf.tanh(x), name="result")
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=x[0], name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    return tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+
+
+@pytest.mark.slow
+def test_what_is_made_of_sums_that_cancel_is_not_wrong() -> None:
+    """The sums are no tensor of the graph: each side has its own, and no digit of them is alike."""
+    graph = centred()
+    program = stitched(graph)
+    before = program.native.counters()["compared"]
+    mine, untouched = runs(program.graph, [32] * 3), runs(graph, [32] * 3)
+    assert not wrong_nodes(program)
+    assert program.native.counters()["compared"] >= before + len(program.keys)
+    assert not np.allclose(mine[-1][1], untouched[-1][1], rtol=0.1)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ struct Moves {
 };
 constexpr Moves kWideMoves{8, 1.0 / 8}, kShortMoves{1, 1.0 / 4};
 constexpr int kRoundings = 3, kDraws = 24;
+constexpr int kKeptDraws = kRoundings + 2;  // of a result whose movement is asked: both kinds
 constexpr unsigned kRoundingBits = 0x6000u;  // of the floating-point control register
 
 struct BFloat16 {
@@ -206,6 +207,7 @@ class Comparison {
       buffers_.push_back(const_cast<void*>(input.data));
     }
     for (const ShadowResult& result : shadow_.results) {
+      if (result.moved != nullptr) asked_ = true, result.moved->assign(Count(result), 0);
       own_.emplace_back(result.bytes);
       buffers_.push_back(result.kept != nullptr ? result.kept : own_.back().data());
       if (result.kept == nullptr) whole += result.bytes;
@@ -224,17 +226,22 @@ class Comparison {
     for (size_t i = 0; i < own_.size(); i++) {  // what is kept stays as it is
       buffers_[shadow_.inputs.size() + i] = own_[i].data();
     }
-    for (int draw = 0; draw < kDraws && Unexplained() != suspects_.end(); draw++) Draw(draw);
+    auto due = [this](int draw) {
+      return Unexplained() != suspects_.end() || (asked_ && draw < kKeptDraws);
+    };
+    for (int draw = 0; draw < kDraws && due(draw); draw++) Draw(draw);
     if (Unexplained() == suspects_.end()) return Proof::kAgrees;
     *said = Told(*Unexplained());
     return Proof::kDiffers;
   }
 
  private:
+  static size_t Count(const ShadowResult& result) {
+    size_t bytes = BytesOf(result.type);
+    return bytes > 0 ? result.bytes / bytes : 0;
+  }
   size_t Elements(size_t result) const {
-    size_t bytes = BytesOf(shadow_.results[result].type);
-    bool compared = shadow_.results[result].compared && bytes > 0;
-    return compared ? shadow_.results[result].bytes / bytes : 0;
+    return shadow_.results[result].compared ? Count(shadow_.results[result]) : 0;
   }
   const void* Made(size_t result) const { return buffers_[shadow_.inputs.size() + result]; }
   // Whether it is looked at by slices. What phases before the last have begun is not.
@@ -421,7 +428,7 @@ class Comparison {
   }
 
   // Runs the kernel again with another rounding of what it computes, later on inputs that are off
-  // by theirs too, and notes how far each suspect moves.
+  // by theirs too, and notes how far each suspect moves, and what is kept.
   void Draw(int draw) {
     unsigned saved = __builtin_ia32_stmxcsr();
     unsigned mode = (saved & ~kRoundingBits) | static_cast<unsigned>((draw + 1) % 4) << 13;
@@ -450,6 +457,21 @@ class Comparison {
         one.turned = true;
       }
     }
+    for (size_t i = 0; i < own_.size(); i++) {
+      if (shadow_.results[i].moved != nullptr) NoteMoved(i, share);
+    }
+  }
+
+  void NoteMoved(size_t result, double share) {
+    const ShadowResult& one = shadow_.results[result];
+    WithType(one.type, [&](auto type) {
+      auto* drawn = reinterpret_cast<const decltype(type)*>(own_[result].data());
+      auto* kept = static_cast<const decltype(type)*>(one.kept);
+      for (size_t e = 0; e < one.moved->size(); e++) {
+        auto distance = static_cast<float>(std::abs(Wide(drawn[e]) - Wide(kept[e])) * share);
+        if (std::isfinite(distance)) (*one.moved)[e] = std::max((*one.moved)[e], distance);
+      }
+    });
   }
 
   void Take() {
@@ -471,7 +493,9 @@ class Comparison {
   // Moves inputs by their rounding, each element up or down by chance: as many of them as the
   // budget has room for, others in the next draw; those of short types in every second, where
   // every second of these is the opposite of the one before: so few values lie within their unit
-  // that one direction may show nothing. Returns the share of the results' movement that counts.
+  // that one direction may show nothing. What an earlier kernel has made moves as far as it did
+  // there besides: where a sum cancels, no share of it says how far another's may lie. Returns the
+  // share of the results' movement that counts.
   double Move(int draw, std::vector<Memory>* moved) {
     bool both = HasInputs(true) && HasInputs(false);
     bool shorts = both ? draw % 2 == 0 : HasInputs(true);
@@ -485,12 +509,14 @@ class Comparison {
       size_t i = (k + static_cast<size_t>(draw - kRoundings)) % count;
       const ShadowInput& input = shadow_.inputs[i];
       double unit = UnitOf(input);
-      if (unit == 0 || IsShort(unit) != shorts) continue;
+      bool rounded = unit > 0 && IsShort(unit) == shorts;
+      const float* own = shorts ? nullptr : input.moved;
+      if (!rounded && own == nullptr) continue;
       if (held > 0 && held + input.bytes > shadow_.budget) continue;
       held += input.bytes;
       moved->emplace_back(input.bytes);
       if (!moved->back().ok() || input.bytes == 0) continue;
-      double step = side * unit * moves.units;
+      double step = rounded ? side * unit * moves.units : 0;
       WithType(input.type, [&](auto type) {
         using T = decltype(type);
         auto* from = static_cast<const T*>(input.data);
@@ -499,7 +525,9 @@ class Comparison {
           random ^= random << 13;  // xorshift64 (Marsaglia 2003)
           random ^= random >> 7;
           random ^= random << 17;
-          Narrow(Wide(from[e]) * (random >> 63 ? 1 + step : 1 - step), to + e);
+          double value = Wide(from[e]), off = std::isfinite(value) ? step * value : 0;
+          if (own != nullptr) off += moves.units * own[e];
+          Narrow(random >> 63 ? value + off : value - off, to + e);
         }
       });
       buffers_[i] = moved->back().data();
@@ -513,7 +541,8 @@ class Comparison {
   static bool IsShort(double unit) { return unit > 0x1p-20; }
   bool HasInputs(bool shorts) const {
     return std::any_of(shadow_.inputs.begin(), shadow_.inputs.end(), [&](const ShadowInput& one) {
-      return UnitOf(one) > 0 && IsShort(UnitOf(one)) == shorts;
+      bool rounded = UnitOf(one) > 0 && IsShort(UnitOf(one)) == shorts;
+      return rounded || (!shorts && one.moved != nullptr);
     });
   }
 
@@ -535,6 +564,7 @@ class Comparison {
   int64_t slices_ = 1;
   std::vector<Suspect> suspects_;
   size_t count_ = 0, stride_ = 1;
+  bool asked_ = false;  // whether somebody asks how far what is kept moves
 };
 
 }  // namespace

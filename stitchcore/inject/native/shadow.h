@@ -19,6 +19,7 @@ struct ShadowInput {
   const void* data;
   size_t bytes;
   double unit;  // that it is rounded to on its way to a result, relative; 0: its type's
+  const float* moved = nullptr;  // by element, what a ShadowResult's was, where a kernel made it
 };
 
 struct ShadowResult {
@@ -28,6 +29,8 @@ struct ShadowResult {
   const void* theirs;  // its value; nullptr until it is fetched
   void* kept;          // where the kernel's own goes, for whoever reads it later; else nullptr
   double tolerance;    // relative; 0: what is ordinary for the type
+  std::vector<float>* moved = nullptr;  // of what is kept: to be how far each element moves by
+                                        // another rounding, where that is asked
 };
 
 struct Shadow {
