@@ -61,24 +61,24 @@ def is_contraction(instruction: Instruction) -> bool:
 @dataclass(frozen=True)
 class Product:
     """Elements of a product of matrices, products that each adds up, elements of its rows, whether
-    it is of many pairs of matrices, and whether how many rows or pairs there are is known."""
+    it is of many pairs of matrices, whether how many rows or pairs there are is known, and the
+    bytes of what is added up."""
 
     results: int
     contracted: int
     columns: int
     batched: bool
     known: bool = True
+    width: int = WORD_BYTES
 
 
 def product_of(dot: Instruction) -> Product | None:
-    """The sizes of a float32, bfloat16 or float16 dot, of rows and pairs that are symbolic the
-    nominal ones; None for others, and where a symbolic size would be a loop of each lane, or of
-    neighbouring ones: it may be large."""
+    """The sizes of a dot of floats, of rows and pairs that are symbolic the nominal ones; None for
+    others, and where a symbolic size would be a loop of each lane, or of neighbouring ones: it may
+    be large."""
     left, right = (operand.shape for operand in dot.operands)
     for shape in (dot.shape, left, right):
-        dtype = DTYPES[shape.dtype]
-        narrow = dtype.kind == "float" and dtype.bytes <= WORD_BYTES
-        if not narrow or not extent(shape.size):
+        if DTYPES[shape.dtype].kind != "float" or not extent(shape.size):
             return None
     pairs = dot.get("rhs_batch_dims", ())
     contracted = [left.dims[d] for d in dot["lhs_contracting_dims"]]
@@ -92,6 +92,7 @@ def product_of(dot: Instruction) -> Product | None:
         math.prod(map(extent, columns)),
         batched=math.prod(extent(right.dims[d]) for d in pairs) > 1,
         known=isinstance(dot.shape.size, int),
+        width=max(WORD_BYTES, *(DTYPES[side.dtype].bytes for side in (dot.shape, left, right))),
     )
 
 
@@ -103,13 +104,15 @@ def fits(product: Product) -> bool:
 def pays(product: Product, device: Device) -> bool:
     """Whether a kernel computes `product` no slower than the device's library, which takes a call
     for it. Of one pair with an unknown number of rows it may not: with many of them a library has
-    the better rate."""
-    gemm = device.gemm
+    the better rate. What is twice as wide takes a CPU twice as long, in kernel and call; a GPU has
+    prices of float32 alone."""
+    gemm, timing = device.gemm, device.timing
     if gemm is None or not fits(product) or not (product.known or product.batched):
         return False
-    timing = device.timing
-    lanes = device.vector_bytes // WORD_BYTES if timing is None else WARP_LANES
-    flops = 2 * product.results * product.contracted
+    if timing is not None and product.width > WORD_BYTES:
+        return False
+    lanes = device.vector_bytes // product.width if timing is None else WARP_LANES
+    flops = 2 * product.results * product.contracted * product.width / WORD_BYTES
     whole = flops * (-(-product.columns // lanes) * lanes) / product.columns
     own = whole / gemm.kernel_flops_per_second
     if timing is not None:

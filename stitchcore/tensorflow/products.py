@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from stitchcore.device.records import Device
@@ -19,9 +20,13 @@ from stitchcore.fusion.contraction import Product
 from stitchcore.tensorflow import op_allowlist, placement
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex
 
-PRICED = {placement.CPU: frozenset({"float32", "bfloat16"}), placement.GPU: frozenset({"float32"})}
-"""Types whose products the prices hold for, by kind of device. A CPU's library widens bfloat16, or
-rounds to it first; a GPU's multiplies it in tensor cores, of which the records have no price."""
+PRICED: Mapping[str, Mapping[str, int]] = {
+    placement.CPU: {"float32": 4, "bfloat16": 4, "float64": 8},
+    placement.GPU: {"float32": 4},
+}
+"""Types whose products the prices hold for, by kind of device, and the bytes of what is added up.
+A CPU's library widens bfloat16, or rounds to it first; a GPU's multiplies it in tensor cores, of
+which the records have no price, and what float64 costs there differs from one GPU to the next."""
 
 _EQUATION = re.compile(rb"([a-zA-Z]*),([a-zA-Z]*)->([a-zA-Z]*)")
 
@@ -45,33 +50,34 @@ def _is_small(graph: GraphIndex, i: int, kind: str, multiplies: Device | None) -
     left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
     if left is None or right is None or 0 in (*left, *right):
         return False
+    width = PRICED[kind].get(graph.dtype(Edge(i, 0)))
     if node.op == "Einsum":
-        product = _of_equation(node.attr["equation"].s, left, right)
+        labels = _of_equation(node.attr["equation"].s, left, right)
+        if labels is None:
+            return False
+        if labels.is_small:
+            return True
+        rows, contracted = (*labels.pairs, *labels.rows), math.prod(labels.contracted)
+        columns, batched = math.prod(labels.columns), True
     else:
         transposed = [node.attr[name].b for name in op_allowlist.CONTRACTIONS[node.op]]
         if min(len(left), len(right)) < 2:
             return False
-        rows, contracted = left[-2:] if not transposed[0] else left[:-3:-1]
+        last, contracted = left[-2:] if not transposed[0] else left[:-3:-1]
         columns = right[-2 if transposed[1] else -1]
-        if 1 in (rows, columns, contracted) and left[:-2] == right[:-2]:
+        if 1 in (last, columns, contracted) and left[:-2] == right[:-2]:
             return True  # not where a batch is broadcast: tf2xla makes rows of it
         batch = _broadcast(left[:-2], right[:-2])
-        batched = node.op.startswith("BatchMatMul")
-        product = None if batch is None else _product((*batch, rows), contracted, columns, batched)
-    return (
-        product is not None
-        and graph.dtype(Edge(i, 0)) in PRICED[kind]
-        and multiplies is not None
-        and contraction.pays(product, multiplies)
-    )
-
-
-def _product(rows: Sequence[int], contracted: int, columns: int, batched: bool) -> Product | None:
-    """`rows` are those of all pairs. None where what lanes add up or lie along is not known."""
-    if min(contracted, columns) < 0:
-        return None
+        if batch is None:
+            return False
+        rows, batched = (*batch, last), node.op.startswith("BatchMatMul")
+    if width is None or multiplies is None or min(contracted, columns) < 0:
+        return False  # what lanes add up or lie along is not known
     results = columns * math.prod(NOMINAL_SIZE if size < 0 else size for size in rows)
-    return Product(results, contracted, columns, batched, known=min(rows, default=1) >= 0)
+    known = min(rows, default=1) >= 0
+    return contraction.pays(
+        Product(results, contracted, columns, batched, known, width), multiplies
+    )
 
 
 def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...] | None:
@@ -83,9 +89,26 @@ def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...] | N
     return tuple(b if a == 1 else a for a, b in reversed(pairs))
 
 
-def _of_equation(equation: bytes, left: Sequence[int], right: Sequence[int]) -> Product | None:
-    """An Einsum of two operands as one product: TensorFlow's kernel for it is that of many pairs.
-    None where an operand has a dimension twice, or one that is summed over alone."""
+@dataclass(frozen=True)
+class _Labels:
+    """Sizes of an Einsum's labels: of pairs of matrices, of rows, of what is summed, of columns."""
+
+    pairs: tuple[int, ...]
+    rows: tuple[int, ...]
+    contracted: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is one row, one column or one element to sum."""
+        groups = (self.rows, self.contracted, self.columns)
+        return any(all(size == 1 for size in group) for group in groups)
+
+
+def _of_equation(equation: bytes, left: Sequence[int], right: Sequence[int]) -> _Labels | None:
+    """An Einsum of two operands as products of many pairs, which TensorFlow's kernel makes of it.
+    None where an operand has a dimension twice, or one that is summed over alone, and where how
+    many columns or summed elements there are is not known."""
     found = _EQUATION.fullmatch(equation)
     if found is None:
         return None
@@ -102,9 +125,14 @@ def _of_equation(equation: bytes, left: Sequence[int], right: Sequence[int]) -> 
         return None
     if not alone <= set(result) <= set(sizes):
         return None
-    contracted = [sizes[label] for label in set(first) - set(result)]
-    columns = [sizes[label] for label in set(second) - set(first)]
-    if min((*contracted, *columns), default=1) < 0:
+    kept, both = [label for label in first if label in result], set(first) & set(second)
+    groups = (
+        [label for label in kept if label in both],
+        [label for label in kept if label not in both],
+        [label for label in first if label not in result],
+        [label for label in second if label not in first],
+    )
+    found_sizes = [tuple(sizes[label] for label in group) for group in groups]
+    if min((*found_sizes[2], *found_sizes[3]), default=1) < 0:
         return None
-    rows = [sizes[label] for label in first if label in result]
-    return _product(rows, math.prod(contracted), math.prod(columns), batched=True)
+    return _Labels(*found_sizes)

@@ -364,16 +364,19 @@ def test_a_gpus_library_keeps_what_it_is_quicker_with(target: str) -> None:
     assert not pays(product(32, 64, 64), replace(device, timing=slow))
 
 
-def test_never_a_long_or_unknown_or_wide_product() -> None:
+def test_never_a_long_or_unknown_or_unpriced_product() -> None:
     assert not pays(product(1024, LONGEST + 1, 8), DEAR)
     assert not pays(product(4, 64, 4), DEAR)  # fewer results than terms of each
     assert not pays(product(8, 8, 8), replace(CPU, gemm=None))
     text = """HloModule m
 ENTRY e {
-  x = f64[8,8] parameter(0)
-  ROOT y = f64[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  x = s32[8,8] parameter(0)
+  ROOT y = s32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }"""
     assert product_of(parse(text).entry.root) is None
+    wide = product_of(parse(text.replace("s32", "f64")).entry.root)
+    assert wide is not None and wide.width == 8 and pays(wide, DEAR)
+    assert not pays(wide, DEVICES["sm_90"])  # of which there are no prices
     rows = product_of(dot(*unknown("b,8", "8,8")))
     assert rows is not None and not pays(rows, DEAR)
     assert product_of(dot(*unknown("8,b", "b,8"))) is None

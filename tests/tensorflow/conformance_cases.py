@@ -223,7 +223,6 @@ def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
         "ab,cb->ca": ((6, 8), (5, 8)),
     }
     broadcast = (((2, 6, 8), (8, 5)), ((3, 1, 6, 8), (1, 2, 8, 5)))
-    wide = t == "float64"
     return {
         "MatMul": tuple(
             Case("MatMul", (t, t), (left, right), {"transpose_a": x, "transpose_b": y},
@@ -234,11 +233,11 @@ def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
         "BatchMatMulV2": (
             *batched("BatchMatMulV2", (3,)),
             *(Case("BatchMatMulV2", (t, t), both, note=f"{both[0]} {both[1]}")
-              for both in broadcast if not wide),
+              for both in broadcast),
         ),
         "Einsum": tuple(
             Case("Einsum", (t, t), both, {"N": 2, "equation": equation}, note=equation)
-            for equation, both in einsums.items() if not wide
+            for equation, both in einsums.items()
         ),
         "_FusedMatMul": tuple(
             Case("_FusedMatMul", (t, t, t), ((6, 8), (8, 9), (9,)),

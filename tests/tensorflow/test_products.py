@@ -26,7 +26,7 @@ from stitchcore.loop_ir.interpreter import interpret
 from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
 from stitchcore.runtime.module import buffers
 from stitchcore.tensorflow.lower import lower, subgraph
-from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.partition import Partition, Region, partition
 from stitchcore.tensorflow.run_region import runner
 from stitchcore.verify.region import Runner
 from tests.tensorflow.graphs import pruned
@@ -77,7 +77,16 @@ def test_layers_in_bfloat16() -> None:
     assert is_right(cut, rtol=2**-6) == 1
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("float16", "cpu"), ("bfloat16", "gpu")])
+def test_layers_in_float64() -> None:
+    """Twice the price of float32, in the kernel and as a call."""
+    cut = partition(graph_of(narrowed(tf.float64), *SHAPES), ["out"], multiplies=DEAR)
+    assert members(cut).count("MatMul") == 2
+    assert is_right(cut) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float16", "cpu"), ("bfloat16", "gpu"), ("float64", "gpu")]
+)
 def test_types_that_stay_the_librarys(dtype: str, kind: str) -> None:
     """TensorFlow 2.15 adds float16 up in float16; a GPU has tensor cores."""
     graph = graph_of(narrowed(tf.as_dtype(dtype)), *SHAPES)
@@ -88,8 +97,11 @@ def test_types_that_stay_the_librarys(dtype: str, kind: str) -> None:
 
 
 def is_right(cut: Partition, *sizes: int, rtol: float = 2e-5) -> int:
-    """Holds the only region against TensorFlow, its unknown sizes each of `sizes`; its launches."""
-    (region,) = cut.regions
+    """Holds the regions against TensorFlow, their unknown sizes each of `sizes`; their launches."""
+    return sum(_launches(cut, region, sizes, rtol) for region in cut.regions)
+
+
+def _launches(cut: Partition, region: Region, sizes: tuple[int, ...], rtol: float) -> int:
     function = subgraph(cut, region)
     compiled = compile_regions({function.key: lower(function).module}, DEAR, BuildOptions())
     made = program(compiled, function.key, DEAR)
@@ -103,8 +115,10 @@ def is_right(cut: Partition, *sizes: int, rtol: float = 2e-5) -> int:
             random.uniform(-1, 1, [evaluate(dim, bindings) for dim in argument.dims])
             for argument in function.arguments
         ]
-        given = [value.astype(np.float32) for value in given]
+        types = (tf.as_dtype(argument.dtype).as_numpy_dtype for argument in function.arguments)
+        given = [value.astype(dtype) for value, dtype in zip(given, types, strict=True)]
         for mine, theirs in zip(ours.run(given, bindings), runner(function)(given), strict=True):
+            mine, theirs = (np.asarray(one, np.float64) for one in (mine, theirs))
             np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol / 2)
     return len(made.launches)
 
@@ -171,6 +185,27 @@ def test_an_einsum_of_two_operands_is_a_product(equation: str) -> None:
     cut = partition(graph, ["out"], multiplies=DEAR)
     assert members(cut).count("Einsum") == 1
     assert is_right(cut) == 1
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize(
+    ("equation", "left", "right"),
+    [("ab,abc->abc", (5, 700), (5, 700, 4)), ("a,b->ba", (40,), (30,)),
+     ("abc,bc->ab", (6, 9, 1200), (9, 1200)), ("bc,abc->ab", (9, 1200), (6, 9, 1200)),
+     ("ab,cb->ac", (30, 1), (20, 1))],
+)  # fmt: skip
+def test_an_einsum_of_one_row_or_column_or_without_a_sum_is_no_librarys(
+    equation: str, left: tuple[int, ...], right: tuple[int, ...], dtype: Any
+) -> None:
+    """Of any type and length: it reads each element once."""
+
+    def make(left: Any, right: Any) -> Any:
+        given = [tf.cast(tf.tanh(value), dtype) for value in (left, right)]
+        return tf.cast(tf.raw_ops.Einsum(inputs=given, equation=equation), tf.float32) * 0.5
+
+    cut = partition(graph_of(make, left, right), ["out"])
+    assert members(cut).count("Einsum") == 1
+    is_right(cut, rtol=2**-6 if dtype == tf.bfloat16 else 2e-5)
 
 
 def test_an_einsum_with_a_batch_of_unknown_size() -> None:
