@@ -1,7 +1,7 @@
-"""What a service's process says when it cannot start: what and where, why, what to do; exit code 2.
+"""How a service's process begins and ends.
 
-`stitch serve` gives a process up that ends with this code at its first start: starting it again
-mends nothing.
+One that cannot start says what and where, why, and what to do, and ends with code 2. `stitch serve`
+gives a process up that ends with this code at its first start: starting it again mends nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Refused
@@ -39,6 +40,13 @@ def guarded(program: str, start: Callable[[], int]) -> int:
     except CannotStart as error:
         sys.stderr.write(f"{program}: {error.what}: {error.why}\n  to mend it: {error.mend}\n")
         return CANNOT_START
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process, which has threads of its own, with `code`. Python's own end takes libraries
+    down under them, OpenSSL first, and a process that crashes so has said nothing of what it had to
+    say. Nothing is left to write: standard error is buffered by lines."""
+    os._exit(code)
 
 
 @contextlib.contextmanager
