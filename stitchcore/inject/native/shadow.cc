@@ -26,7 +26,9 @@ struct Moves {
 };
 constexpr Moves kWideMoves{8, 1.0 / 8}, kShortMoves{1, 1.0 / 4};
 constexpr int kRoundings = 3, kDraws = 24;
-constexpr int kKeptDraws = kRoundings + 2;  // of a result whose movement is asked: both kinds
+// Of a result whose movement is asked: roundings alone, for TensorFlow had the same inputs; of one
+// that is made of such a result also moved inputs, of either kind.
+constexpr int kKeptDraws = kRoundings, kChainedDraws = kRoundings + 2;
 constexpr unsigned kRoundingBits = 0x6000u;  // of the floating-point control register
 
 struct BFloat16 {
@@ -226,9 +228,10 @@ class Comparison {
     for (size_t i = 0; i < own_.size(); i++) {  // what is kept stays as it is
       buffers_[shadow_.inputs.size() + i] = own_[i].data();
     }
-    auto due = [this](int draw) {
-      return Unexplained() != suspects_.end() || (asked_ && draw < kKeptDraws);
-    };
+    bool chained = std::any_of(shadow_.inputs.begin(), shadow_.inputs.end(),
+                               [](const ShadowInput& one) { return one.moved != nullptr; });
+    int asked = !asked_ ? 0 : chained ? kChainedDraws : kKeptDraws;
+    auto due = [&](int draw) { return draw < asked || Unexplained() != suspects_.end(); };
     for (int draw = 0; draw < kDraws && due(draw); draw++) Draw(draw);
     if (Unexplained() == suspects_.end()) return Proof::kAgrees;
     *said = Told(*Unexplained());
