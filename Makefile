@@ -2,7 +2,7 @@
 # installs what a fresh Debian machine lacks for it (as root; otherwise it says what to install).
 #
 #   make quick      what one runs after each edit: under four minutes on two cores
-#   make test       what README and docs claim, with a Kubernetes control plane: about 27 minutes
+#   make test       what README and docs claim, with a Kubernetes control plane: 27 to 55 minutes
 #   make test-all   the nightly tier too: the zoo, long fuzzing, every mutant, nodes, controllers, images
 PYTHON ?= python3.11
 VENV := .venv
