@@ -25,8 +25,10 @@ LARGEST_WINDOW = 16
 """Elements of a window up to which reading each of them costs little beside the pass itself."""
 
 
-CHOICE = "s8"
-"""Type in which kernels keep which element a window selected: the least that has LARGEST_WINDOW."""
+CHOICE, OFTEN = "s8", "s32"
+"""Types in which kernels keep which element a window selected: the least that has LARGEST_WINDOW;
+and the width of what is selected where windows overlap, and each choice is compared with again and
+again: a byte is widened for each time (1.4 to 2 times as long on a CPU)."""
 
 
 def small_window(node: Instruction) -> Instruction | None:
@@ -35,8 +37,7 @@ def small_window(node: Instruction) -> Instruction | None:
     reducer, window = reducer_of(node), node["window"]
     if reducer is None or len(node.operands) != 2 or not _is_small(window):
         return None
-    overlaps = any(d.stride < d.size for d in window)
-    if overlaps and is_turned(node.operands[0]):
+    if overlaps(window) and is_turned(node.operands[0]):
         return None
     operand, initial = node.operands
     wide = _sum_type(reducer, node.shape.dtype)
@@ -49,6 +50,11 @@ def small_window(node: Instruction) -> Instruction | None:
             return None
         total = builder.elementwise(reducer, total, builder.convert(part, wide))
     return builder.convert(total, node.shape.dtype)
+
+
+def overlaps(window: Sequence[WindowDim]) -> bool:
+    """Whether an element may be in more than one of the windows."""
+    return any(not isinstance(d.size, int) or d.stride < d.size for d in window)
 
 
 def is_turned(value: Instruction) -> bool:
@@ -132,10 +138,11 @@ def small_selection(node: Instruction) -> Instruction | None:
     if any((d.pad_low, d.pad_high) != (0, 0) for d in window):
         truth = builder.constant(True, "pred")
         inside = _candidates(node, builder.broadcast(truth, operand.shape.dims, ()), False)
-    chosen = _chosen(parts, inside, direction)
+    width = OFTEN if overlaps(window) else CHOICE
+    chosen = builder.convert(_chosen(parts, inside, direction), width)
     total = builder.convert(initial, _sum_type(op.ADD, dtype))
     total = builder.broadcast(total, operand.shape.dims, ())
-    nothing, nowhere = builder.constant(0, dtype), builder.constant(-1, CHOICE)
+    nothing, nowhere = builder.constant(0, dtype), builder.constant(-1, width)
     for number, offsets in enumerate(_offsets(window)):
         back = list(map(_back, window, offsets, operand.shape.dims, source.shape.dims))
         spread, where = builder.pad(source, nothing, back), builder.pad(chosen, nowhere, back)
@@ -184,7 +191,7 @@ def _chosen(
             better = builder.elementwise(op.AND, better, inside[k])
         best = builder.elementwise(op.SELECT, better, part, best)
         number = builder.elementwise(op.SELECT, better, builder.splat(k, number), number)
-    return builder.convert(number, CHOICE)
+    return number
 
 
 def _back(d: WindowDim, at: int, extent: Dim, count: Dim) -> tuple[Dim, Dim, int]:
