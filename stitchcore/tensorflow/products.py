@@ -132,7 +132,5 @@ def _of_equation(equation: bytes, left: Sequence[int], right: Sequence[int]) -> 
         [label for label in first if label not in result],
         [label for label in second if label not in first],
     )
-    found_sizes = [tuple(sizes[label] for label in group) for group in groups]
-    if min((*found_sizes[2], *found_sizes[3]), default=1) < 0:
-        return None
-    return _Labels(*found_sizes)
+    labels = _Labels(*(tuple(sizes[label] for label in group) for group in groups))
+    return None if min((*labels.contracted, *labels.columns), default=1) < 0 else labels

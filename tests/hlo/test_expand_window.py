@@ -158,6 +158,21 @@ def test_windows_across_the_rows_of_memory_stay_where_they_overlap(
     assert (op.SELECT_AND_SCATTER in expanded([base, source], gradient)[2]) is turned
 
 
+@pytest.mark.parametrize(("size", "width"), [(2, "s8"), (3, "s32")])
+def test_what_overlapping_windows_select_is_as_wide_as_the_values(size: int, width: str) -> None:
+    operand = builder.parameter(0, "f32", (8, 8))
+    window = (WindowDim(size, 2, 0, size - 2),) * 2
+    source = builder.parameter(1, "f32", counts(operand, window))
+    _, slices, _ = expanded([operand, source], pooling_gradient(operand, source, window))
+    compared = {
+        side.shape.dtype
+        for node in topological((slices.entry.root,))
+        if node.opcode == op.COMPARE and node["direction"] == "EQ"
+        for side in node.operands
+    }
+    assert compared == {width}
+
+
 def test_an_unknown_batch_is_pooled_too() -> None:
     batch = symbol("B")
     operand = builder.parameter(0, "f32", (batch, 8))

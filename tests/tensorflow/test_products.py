@@ -192,7 +192,7 @@ def test_an_einsum_of_two_operands_is_a_product(equation: str) -> None:
     ("equation", "left", "right"),
     [("ab,abc->abc", (5, 700), (5, 700, 4)), ("a,b->ba", (40,), (30,)),
      ("abc,bc->ab", (6, 9, 1200), (9, 1200)), ("bc,abc->ab", (9, 1200), (6, 9, 1200)),
-     ("ab,cb->ac", (30, 1), (20, 1))],
+     ("ab,cb->ac", (30, 1), (20, 1)), ("ab,->ab", (30, 20), ()), (",->", (), ())],
 )  # fmt: skip
 def test_an_einsum_of_one_row_or_column_or_without_a_sum_is_no_librarys(
     equation: str, left: tuple[int, ...], right: tuple[int, ...], dtype: Any
