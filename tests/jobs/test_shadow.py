@@ -47,10 +47,10 @@ def test_a_wrong_region_alone_is_taken_back(tmp_path: Path) -> None:
     found = events(base)
     (detail,) = taken_back(found)
     counters = counted(found)
-    # Each once more in the graph that was built anew, but for those of the region; a few calls
-    # were its function's until then.
+    # Each once more in the graph that was built anew, but for those of the region. Until then its
+    # calls are its function's: a few, or none where that graph is there before the next step.
     assert prepared.kernels < counters["compared"] < 2 * prepared.kernels
-    assert 0 < counters["left_to_functions"] < 100
+    assert counters["left_to_functions"] < 100
     again = faults.stitched([sys.executable, str(prepared.program)], base)
     assert again.survived(prepared) and again.said == () and again.status == "stitched"
     found = events(base)
