@@ -17,8 +17,9 @@ from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
 from stitchcore.tensorflow import critical_path, levels, lookups, op_allowlist, placement
-from stitchcore.tensorflow.graph import Edge, GraphIndex, index
+from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.node_roles import Classes, Part, classify
+from stitchcore.tensorflow.recomputed_shapes import recompute
 from stitchcore.tensorflow.shape_inference import infer_shapes
 from stitchcore.tensorflow.symbolic_sizes import Sizes, resolve
 from stitchcore.tensorflow.updates import UPDATES
@@ -99,7 +100,7 @@ def partition(
     """
     preserved = tuple(preserve)
     sizes = resolve(infer_shapes(graph))
-    indexed = index(sizes.graph)
+    indexed = recompute(sizes)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}

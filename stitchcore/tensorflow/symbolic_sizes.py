@@ -18,6 +18,7 @@ it once again for each of at most MOST_ROUNDS where sizes begin within the graph
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim
-from stitchcore.tensorflow import equal_sizes
+from stitchcore.tensorflow import equal_sizes, shared_lists
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex, index, output_types
 from stitchcore.tensorflow.loop_shapes import ELEMENT, POP, Rewrites, rewrites, written_edge
 from stitchcore.tensorflow.op_allowlist import ANY
@@ -56,6 +57,9 @@ MOST_SYMBOLS = 8
 
 MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
 """Bounds of the search for relations: nodes inferred in all, and runs of inference."""
+
+MOST_ASSUMED = 4
+"""Sizes assumed to be equal of which it is asked what else they may be: 15 runs of inference."""
 
 MOST_ROUNDS = 3
 """How often sizes that begin within the graph are looked for: each time past those found before."""
@@ -95,7 +99,9 @@ class Sizes:
     relies on either must check at run time the shapes of all tensors from which it knows them.
     Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
     `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE, times their factor in
-    `enlarged`. `refusals` tell which sizes are left unknown, and why.
+    `enlarged`. `refusals` tell which sizes are left unknown, and why. `otherwise` are the shapes of
+    all tensors where what is assumed does not hold, in each way that inference takes; asked for in
+    graphs with stacks alone (recomputed_shapes.py), None where that cannot be told.
     """
 
     graph: Any
@@ -109,6 +115,7 @@ class Sizes:
     judged: Mapping[str, int] = field(default_factory=dict)
     nominal: Mapping[str, int] = field(default_factory=dict)
     enlarged: Mapping[str, int] = field(default_factory=dict)
+    otherwise: tuple[Shapes, ...] | None = None
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -170,11 +177,13 @@ def resolve(graph: Any) -> Sizes:
             if _rewrite(shape, seen, inferred.points, table, fits):
                 resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
     found = {(graph.node[i].name, 0) for i in inference.tables}
+    other = begun.union(derived, _symbols_of(found, result, table))
+    stacks = any(node.op == shared_lists.POP for node in graph.node)
     return Sizes(
         result,
         (*inferred.constraints.symbols, *derived),
         tuple(table),
-        inferred.constraints.assumed.union(derived, begun, _symbols_of(found, result, table)),
+        inferred.constraints.assumed | other,
         _supposed(inference, inferred.constraints, resolved),
         tuple(_left_unknown(entering, inferred, inference.refused)),
         frozenset(derived),
@@ -182,6 +191,7 @@ def resolve(graph: Any) -> Sizes:
         judged,
         nominal,
         inferred.factors,
+        _otherwise(inference, inferred.constraints) if stacks and not other else None,
     )
 
 
@@ -461,6 +471,37 @@ def _supposed(
         )
 
     return frozenset(tensor for tensor, sizes in resolved.items() if differs(tensor, sizes))
+
+
+def _otherwise(
+    inference: _Inference, constraints: equal_sizes.SizeConstraints
+) -> tuple[Shapes, ...] | None:
+    """The shapes where some of the sizes that are assumed to be equal are 1, and broadcast against
+    the others: any of them, as far as inference takes it. None where it is something else that is
+    assumed, or too many are."""
+    supposed = {n: d for n, d in constraints.dims.items() if _rests_on(d, constraints.assumed)}
+    symbols = [dims.symbol(symbol) for symbol in constraints.assumed]
+    if any(dim not in symbols for dim in supposed.values()) or len(supposed) > MOST_ASSUMED:
+        return None
+    sizes = constraints.sizes(constraints.point)
+    found = []
+    for count in range(1, len(supposed) + 1):
+        for ones in itertools.combinations(supposed, count):
+            while True:
+                shapes = inference.shapes({**sizes, **dict.fromkeys(ones, 1)})
+                wrong = inference.rewritten.wrong(shapes) if shapes is not None else set()
+                if not wrong:
+                    break
+                # A loop's variable changes its shape then: from here on it is unknown.
+                left = inference.rewritten.without(wrong)
+                inference = _Inference(inference.graph, inference.roots, left)
+            if shapes is not None:
+                found.append(shapes)
+    return tuple(found)
+
+
+def _rests_on(dim: Dim, symbols: AbstractSet[str]) -> bool:
+    return not symbols.isdisjoint(dims.symbols_of(dim))
 
 
 def _left_unknown(roots: Roots, inferred: _Inferred, error: str) -> Iterator[Refusal]:

@@ -1,0 +1,158 @@
+"""What a TensorFlow 1 loop's gradient pops of shapes is computed from what is at hand there, and is
+the same: TensorFlow runs both graphs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from stitchcore.errors import Reason
+from stitchcore.tensorflow import recomputed_shapes
+from stitchcore.tensorflow.graph import index
+from stitchcore.tensorflow.partition import partition
+from stitchcore.tensorflow.symbolic_sizes import resolve
+from tests.tensorflow.graphs import pruned
+
+v1 = tf.compat.v1
+WIDTH, PASSES = 6, 4
+
+Body = Callable[[Any, Any, Any], Any]
+"""(x[batch, WIDTH], another, a state like x) -> the next state."""
+
+
+@contextlib.contextmanager
+def old_loops() -> Iterator[Any]:
+    before = control_flow_util.ENABLE_CONTROL_FLOW_V2
+    control_flow_util.ENABLE_CONTROL_FLOW_V2 = False
+    try:
+        with tf.Graph().as_default() as graph:
+            yield graph
+    finally:
+        control_flow_util.ENABLE_CONTROL_FLOW_V2 = before
+
+
+def gradient(body: Body) -> Any:
+    """The pruned graph of a loop's gradients by x and by y, for an unknown batch."""
+    with old_loops() as graph:
+        x = v1.placeholder(tf.float32, (None, WIDTH), name="x")
+        y = v1.placeholder(tf.float32, (None, WIDTH), name="y")
+
+        def step(i: Any, h: Any) -> Any:
+            return i + 1, body(x, y, h)
+
+        _, h = v1.while_loop(lambda i, _: i < PASSES, step, (0, tf.ones_like(x)))
+        of_x, of_y = tf.gradients(tf.reduce_sum(tf.sin(h)), [x, y])
+        tf.identity(of_x, name="of_x"), tf.identity(of_y, name="of_y")
+    return pruned(graph, ["of_x", "of_y"])
+
+
+def broadcast(x: Any, y: Any, h: Any) -> Any:
+    """Sums over axes that two shapes decide, and sizes to reshape to."""
+    scores = tf.nn.softmax(tf.reduce_sum(x * h, 1, keepdims=True) * h)
+    h = h * tf.reduce_sum(tf.sin(h * y), 0, keepdims=True)
+    return tf.tanh(h * tf.reduce_mean(scores, 1, keepdims=True) + x)
+
+
+def of_a_branch(x: Any, y: Any, h: Any) -> Any:
+    """A tensor of the popped shape is first there in a branch that not every pass takes."""
+    taken = tf.reduce_sum(h) > 3.0 * tf.cast(tf.shape(h)[0], tf.float32)
+    h = v1.cond(taken, lambda: tf.exp(-h * h) * x, lambda: h * 0.5)
+    return broadcast(x, y, h)
+
+
+def grown(x: Any, y: Any, h: Any) -> Any:
+    """A state that has as many rows as x, or after a pass as y."""
+    return tf.tanh(h * y + x)
+
+
+BODIES = {"broadcast": broadcast, "of_a_branch": of_a_branch, "grown": grown}
+
+
+def recomputed(graph: Any, *otherwise: Any) -> tuple[Any, int]:
+    """The graph with shapes recomputed, as TensorFlow runs it, and how many of its nodes were."""
+    sizes = resolve(graph)
+    sizes = replace(sizes, otherwise=otherwise[0]) if otherwise else sizes
+    before = [node.op for node in sizes.graph.node]
+    recomputed_shapes.recompute(sizes)
+    changed = sum(old != node.op for old, node in zip(before, sizes.graph.node, strict=True))
+    for node in sizes.graph.node:
+        del node.attr["_output_shapes"]
+    return sizes.graph, changed
+
+
+def ran(definition: Any, batch: int, other: int) -> list[Any]:
+    """The gradients for so many rows of x and of y."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(definition, name="")
+    numbers = np.random.default_rng(batch)
+    x, y = (numbers.normal(size=(n, WIDTH)).astype(np.float32) for n in (batch, other))
+    with v1.Session(graph=graph) as session:
+        found: list[Any] = session.run(["of_x:0", "of_y:0"], {"x:0": x, "y:0": y})
+    return found
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_gradients_are_the_same(name: str) -> None:
+    graph = gradient(BODIES[name])
+    changed, count = recomputed(graph)
+    assert count >= (0 if name == "grown" else 4)
+    for rows in ((1, 1), (2, 2), (WIDTH, WIDTH), (5, 1), (1, 5)):
+        for ours, theirs in zip(ran(changed, *rows), ran(graph, *rows), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_is_assumed_of_sizes_is_not_relied_on() -> None:
+    """That y has as many rows as x: it may have one. The mutant relies on it."""
+    graph = gradient(broadcast)
+    assert resolve(graph).otherwise
+    changed, _ = recomputed(graph, ())
+    np.testing.assert_array_equal(ran(changed, 5, 5)[1], ran(graph, 5, 5)[1])
+    with pytest.raises((tf.errors.InvalidArgumentError, AssertionError)):
+        np.testing.assert_array_equal(ran(changed, 5, 1)[1], ran(graph, 5, 1)[1])
+
+
+def moved(graph: Any) -> set[str]:
+    """Nodes that then run in another loop, or in other branches."""
+    sizes = resolve(graph)
+    before = index(sizes.graph)
+    places = before.frames, before.deadness
+    after = recomputed_shapes.recompute(sizes)
+    pairs = zip(
+        zip(*places, strict=True), zip(after.frames, after.deadness, strict=True), strict=True
+    )
+    return {before.nodes[i].name for i, (old, new) in enumerate(pairs) if old != new}
+
+
+def test_all_run_where_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a gradient of a branch that was not taken would be there too, beside the other one."""
+    graph = gradient(of_a_branch)
+    assert moved(graph) == set()
+    monkeypatch.setattr(recomputed_shapes, "_alive", lambda graph, i, tensors: [*tensors, None][0])
+    assert moved(graph)
+
+
+def test_what_is_computed_from_a_popped_shape_does_not_make_it() -> None:
+    """Else it would wait for itself."""
+    graph = gradient(broadcast)
+    sizes = resolve(graph)
+    recomputed_shapes.recompute(sizes)  # Refused where there is a circle
+
+
+def test_regions_take_what_needs_such_shapes() -> None:
+    cut = partition(gradient(broadcast), ["of_x", "of_y"])
+    refused = [refusal.subject for refusal in cut.refusals if refusal.reason is Reason.UNKNOWN_RANK]
+    assert refused == []
+    inside = [cut.graph.nodes[i].op for region in cut.regions for i in region.members]
+    in_loops = [region for region in cut.regions if "while" in cut.graph.frames[region.members[0]]]
+    assert inside.count("Sum") >= 4 and in_loops
