@@ -14,15 +14,17 @@ from typing import Any
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS, ANSWER_SECONDS = 10.0, 600.0
 HEADER_BYTES = 64 * 2**10
 MOST_OF_ADDRESS = 1024
+PART_BYTES = 64 * 2**10
 
 
 def settings(
-    application: Any,
+    application: ASGIApp,
     context: Callable[[], ssl.SSLContext],
     body_seconds: float,
     shutdown_seconds: int,
@@ -30,14 +32,15 @@ def settings(
 ) -> uvicorn.Config:
     """A server of `application`, with the certificate that `context` has at its start. A request's
     head may take HEADER_SECONDS, its body `body_seconds`, answer and reading of it ANSWER_SECONDS;
-    then the connection is closed."""
+    then the connection is closed. An answer is sent in parts: what is handed over whole counts as
+    sent before any of it is read, and a slow reader's next head is waited for."""
     connections: Counter[str] = Counter()
 
     def protocol(*arguments: Any, **named: Any) -> asyncio.Protocol:
         return _Bounded(connections, body_seconds, *arguments, **named)
 
     made = uvicorn.Config(
-        application,
+        in_parts(application),
         http="h11",
         ws="none",
         access_log=False,
@@ -52,6 +55,23 @@ def settings(
     made.load()
     made.http_protocol_class = protocol  # type: ignore[assignment]  # called, and nothing else
     return made
+
+
+def in_parts(application: ASGIApp) -> ASGIApp:
+    """`application`, no more of whose answers in memory than is read."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_parts(message: Message) -> None:
+            body = message.get("body", b"")
+            last = max(len(body) - 1, 0) // PART_BYTES * PART_BYTES
+            for begin in range(0, last, PART_BYTES):
+                part = body[begin : begin + PART_BYTES]
+                await send({"type": message["type"], "body": part, "more_body": True})
+            await send({**message, "body": body[last:]} if last else message)
+
+        await application(scope, receive, send_parts)
+
+    return served
 
 
 class _Bounded(H11Protocol):
