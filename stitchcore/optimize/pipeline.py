@@ -285,11 +285,19 @@ def _lowered(state: RequestState) -> RequestState:
             regions[region.name] = function.key
             functions[region.name] = function
         except Refused as refused:
-            refusals.append(refused.refusal)
+            refusals.append(_of_region(refused.refusal, region.name))
     used = {key: lowered[key] for key in regions.values()}
     return replace(
         state, regions=regions, functions=functions, lowered=used, refusals=tuple(refusals)
     )
+
+
+def _of_region(refusal: Refusal, region: str) -> Refusal:
+    """A refusal of an instruction is one of its region, or nobody could tell where it belongs."""
+    if refusal.subject == region:
+        return refusal
+    detail = ": ".join(filter(None, (refusal.subject, refusal.detail)))
+    return Refusal(region, refusal.reason, detail)
 
 
 def _build(state: RequestState) -> RequestState:

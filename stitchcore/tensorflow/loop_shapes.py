@@ -29,6 +29,9 @@ POP, GET, STACK = "TensorListPopBack", "TensorListGetItem", "TensorListStack"
 PUSH, SET = "TensorListPushBack", "TensorListSetItem"
 EMPTY, RESERVE, ROWS = "EmptyTensorList", "TensorListReserve", "TensorListFromTensor"
 LENGTH = "TensorListLength"
+POPS = {POP: 1, shared_lists.POP: 0}
+"""Operations that take an element off a list or a stack, and the output that has it."""
+
 ELEMENT = "element"
 """What the second output of a node is called that is written as two."""
 

@@ -1,13 +1,13 @@
 """Shapes that come off a stack, or into a loop, computed again where they are used.
 
-The gradient of a TensorFlow 1 loop pops the shapes of its forward loop's tensors off stacks: axes
-to sum over, sizes to reshape to. Where sizes are unknown until a step runs, these are values of
-another loop, and whatever needs them would stay TensorFlow's. But a popped shape is that of a
-tensor whose sizes are known as polynomials (symbolic_sizes.py), and a tensor with the same ones is
-mostly at hand in the loop that pops it. So the node that pops becomes a `Shape` of that one: shape
-arithmetic like any other, in the copy of the graph that is cut into regions. The job's own graph
-keeps its stacks. What falls back relies on this too, so the two are to have the same shape where
-what is assumed of sizes does not hold, either.
+The gradient of a loop pops the shapes of its forward loop's tensors off stacks (of TensorFlow 1) or
+lists: axes to sum over, sizes to reshape to. Where sizes are unknown until a step runs, these are
+values of another loop, and whatever needs them would stay TensorFlow's. But a popped shape is that
+of a tensor whose sizes are known as polynomials (symbolic_sizes.py), and a tensor with the same
+ones is mostly at hand in the loop that pops it. So what is popped is replaced by a `Shape` of that
+one: shape arithmetic like any other, in the copy of the graph that is cut into regions. The job's
+own graph keeps its stacks. What falls back relies on this too, so the two are to have the same
+shape where what is assumed of sizes does not hold, either.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from stitchcore.inject.digest import parse_reference
 from stitchcore.inject.structure import MERGES
-from stitchcore.tensorflow import shared_lists
-from stitchcore.tensorflow.graph import Edge, GraphIndex, Predicate, index
+from stitchcore.tensorflow.graph import Edge, GraphIndex, index
+from stitchcore.tensorflow.loop_shapes import POPS, rewrites
 from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.symbolic_sizes import Sizes
 
 ENTER = "Enter"
 _HANDED_ON = frozenset({ENTER, "Identity"})
+_PREFIX = "stitch_shape"
 
 Shapes = tuple[tuple[int | None, ...], ...]
 """Of one tensor: as `_output_shapes` has it once sizes are fitted, where negative ones stand for
@@ -33,34 +35,50 @@ polynomials, and each that it has where what is assumed does not hold."""
 
 
 def recompute(sizes: Sizes) -> GraphIndex:
-    """The index of the graph of `sizes`, of which nodes are rewritten in place: names and order
-    stay, and what each output is. Linear in the graph."""
+    """The index of the graph of `sizes`, to which nodes are added at the end, and inputs rewired to
+    them, in place. Linear in the graph."""
     graph = index(sizes.graph)
     if sizes.otherwise is None:
         return graph
-    taken = shared_lists.of(graph).taken
-    carried = {
-        i: shapes
-        for i, node in enumerate(graph.nodes)
-        if (_in_every_pass(node) if node.op == ENTER else node.op == shared_lists.POP)
-        and (shapes := _carried(graph, i, taken, sizes)) is not None
-    }
-    like = _like(graph, carried, sizes)
-    for i, tensor in like.items():
-        node = graph.nodes[i]
-        declared, kind = node.attr["_output_shapes"], tf.as_dtype(graph.dtype(Edge(i, 0)))
-        source = graph.nodes[tensor.node].name
-        waits = [reference for reference in node.input if reference.startswith("^")]
-        kept = type(declared)()
-        kept.CopyFrom(declared)
-        node.op = "Shape"
-        del node.input[:]
-        node.input.extend([f"{source}:{tensor.port}" if tensor.port else source, *waits])
-        node.attr.clear()
-        node.attr["_output_shapes"].CopyFrom(kept)
-        node.attr["T"].type = tf.as_dtype(graph.dtype(tensor)).as_datatype_enum
-        node.attr["out_type"].type = kind.as_datatype_enum
-    return index(sizes.graph) if like else graph
+    like = _like(graph, _carried(graph, sizes), sizes)
+    if not like:
+        return graph
+    name = _PREFIX
+    while any(node.name.startswith(name) for node in graph.nodes):
+        name += "_"
+    for number, (carried, tensor) in enumerate(like.items()):
+        node, source = graph.nodes[carried.node], graph.nodes[tensor.node].name
+        shape = sizes.graph.node.add(name=f"{name}{number}", op="Shape", device=node.device)
+        shape.input.extend([f"{source}:{tensor.port}", f"^{node.name}"])
+        shape.attr["T"].type = tf.as_dtype(graph.dtype(tensor)).as_datatype_enum
+        shape.attr["out_type"].type = tf.as_dtype(graph.dtype(carried)).as_datatype_enum
+        declared = node.attr["_output_shapes"].list.shape[carried.port]
+        shape.attr["_output_shapes"].list.shape.add().CopyFrom(declared)
+        for consumer, position in graph.consumers[carried.node]:
+            inputs = graph.nodes[consumer].input
+            if parse_reference(inputs[position]) == (node.name, carried.port):
+                inputs[position] = shape.name
+    return index(sizes.graph)
+
+
+def _carried(graph: GraphIndex, sizes: Sizes) -> dict[Edge, Shapes]:
+    """Shapes that are handed on as vectors of integers, by what pops or enters them: each of one
+    tensor, of which all is certain."""
+    taken = rewrites(graph).taken
+    found = {}
+    for i, node in enumerate(graph.nodes):
+        if node.op in POPS and i in taken:
+            tensor = Edge(i, POPS[node.op])
+        elif node.op == ENTER and _in_every_pass(node):
+            tensor = Edge(i, 0)
+        else:
+            continue
+        is_vector = len(graph.shape(tensor) or ()) == 1
+        if is_vector and graph.dtype(tensor) in ("int32", "int64"):
+            shapes = _shape_behind(graph, i, taken, sizes)
+            if shapes is not None:
+                found[tensor] = shapes
+    return found
 
 
 def _in_every_pass(enter: Any) -> bool:
@@ -68,13 +86,9 @@ def _in_every_pass(enter: Any) -> bool:
     return bool(enter.attr["is_constant"].b)
 
 
-def _carried(
-    graph: GraphIndex, i: int, taken: Mapping[int, shared_lists.Contents], sizes: Sizes
+def _shape_behind(
+    graph: GraphIndex, i: int, taken: Mapping[int, Any], sizes: Sizes
 ) -> Shapes | None:
-    """The shapes that node i hands on as a vector of integers; None where it is no shape of one
-    tensor, or one that is not certain."""
-    if graph.dtype(Edge(i, 0)) not in ("int32", "int64") or len(graph.shape(Edge(i, 0)) or ()) != 1:
-        return None
     found: set[Shapes | None] = set()
     seen: set[int] = set()
     pending = [i]
@@ -88,7 +102,7 @@ def _carried(
             found.add(_certain(graph, graph.data[n][0], sizes))
         elif node.op in _HANDED_ON:
             pending.append(graph.data[n][0].node)
-        elif node.op == shared_lists.POP and n in taken:
+        elif node.op in POPS and n in taken and not taken[n].rows:
             pending += (item.node for item in taken[n].items)
         else:
             return None
@@ -109,11 +123,12 @@ def _certain(graph: GraphIndex, tensor: Edge, sizes: Sizes) -> Shapes | None:
     return tuple(found)
 
 
-def _like(graph: GraphIndex, carried: Mapping[int, Shapes], sizes: Sizes) -> dict[int, Edge]:
-    """For each node a tensor of these shapes: of its loop, there when the node is, and computed
-    from none of these nodes. The first in order is there soonest."""
-    wanted = {(graph.frames[i], shapes) for i, shapes in carried.items()}
+def _like(graph: GraphIndex, carried: Mapping[Edge, Shapes], sizes: Sizes) -> dict[Edge, Edge]:
+    """For each a tensor of these shapes: of its loop, there whenever it is, and computed from none
+    of them. The first in order is there soonest."""
+    wanted = {(graph.frames[tensor.node], shapes) for tensor, shapes in carried.items()}
     found: defaultdict[tuple[str, Shapes], list[Edge]] = defaultdict(list)
+    carriers = {tensor.node for tensor in carried}
     waiting: set[int] = set()
     entering: set[int] = set()  # there in a loop's first pass alone
     for i in graph.order:
@@ -122,7 +137,7 @@ def _like(graph: GraphIndex, carried: Mapping[int, Shapes], sizes: Sizes) -> dic
         joined = node.op in MERGES
         if (node.op == ENTER and not _in_every_pass(node)) or (sources & entering and not joined):
             entering.add(i)
-        if i in carried or sources & waiting:  # computed from these nodes, in one pass of a loop
+        if i in carriers or sources & waiting:  # computed from them, in one pass of a loop
             waiting.add(i)
         if i in waiting or i in entering:
             continue
@@ -132,15 +147,13 @@ def _like(graph: GraphIndex, carried: Mapping[int, Shapes], sizes: Sizes) -> dic
             if shapes is not None and (graph.frames[i], shapes) in wanted:
                 found[graph.frames[i], shapes].append(tensor)
     return {
-        i: tensor
-        for i, shapes in carried.items()
-        for tensor in [_alive(graph, i, found[graph.frames[i], shapes])]
-        if tensor is not None
+        tensor: other
+        for tensor, shapes in carried.items()
+        for other in [_alive(graph, tensor.node, found[graph.frames[tensor.node], shapes])]
+        if other is not None
     }
 
 
 def _alive(graph: GraphIndex, i: int, tensors: list[Edge]) -> Edge | None:
-    """The first with which node i runs when it does now: it keeps what it waits for."""
-    waits = frozenset[Predicate]().union(*(graph.deadness[source] for source in graph.control[i]))
-    alive = (tensor for tensor in tensors if graph.alive(tensor) | waits == graph.deadness[i])
-    return next(alive, None)
+    """The first that has a value whenever node i runs."""
+    return next((t for t in tensors if graph.alive(t) <= graph.deadness[i]), None)

@@ -33,9 +33,9 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim
-from stitchcore.tensorflow import equal_sizes, shared_lists
+from stitchcore.tensorflow import equal_sizes
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex, index, output_types
-from stitchcore.tensorflow.loop_shapes import ELEMENT, POP, Rewrites, rewrites, written_edge
+from stitchcore.tensorflow.loop_shapes import ELEMENT, POP, POPS, Rewrites, rewrites, written_edge
 from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 
@@ -178,7 +178,7 @@ def resolve(graph: Any) -> Sizes:
                 resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
     found = {(graph.node[i].name, 0) for i in inference.tables}
     other = begun.union(derived, _symbols_of(found, result, table))
-    stacks = any(node.op == shared_lists.POP for node in graph.node)
+    stacks = any(node.op in POPS for node in graph.node)
     return Sizes(
         result,
         (*inferred.constraints.symbols, *derived),

@@ -177,6 +177,40 @@ def test_fit_of_reciprocals(k: int, first: int, second: int) -> None:
         assert np.float32(above / below) == literal.scalar
 
 
+@given(
+    st.floats(2.0**-20, 1024.0, width=32),
+    st.integers(1, 4096),
+    st.booleans(),
+    st.booleans(),
+    st.lists(_sizes, min_size=3, max_size=4, unique=True),
+    _sizes,
+)
+def test_fit_of_a_weight_over_a_size(
+    weight: float, count: int, over: bool, negative: bool, sizes: list[int], other: int
+) -> None:
+    """A loss's weight, whatever number it is, over a mean's count or times it: rounded twice."""
+
+    def at(size: int) -> np.float32:
+        number = np.float32(-weight if negative else weight)
+        scale = np.float32(size * count)
+        return number / scale if over else number * scale
+
+    bindings = [{"B": size} for size in sizes]
+    ratio = fit_scalar([scalar(float(at(size)), "f32") for size in sizes], bindings)
+    assert ratio is not None
+    for size in (*sizes, other):
+        above, below = (dims.evaluate(part, {"B": size}) for part in ratio)
+        found = np.float32(np.float64(above) / np.float64(below))
+        apart = 0 if size in sizes else 1
+        assert abs(int(found.view(np.int32)) - int(at(size).view(np.int32))) <= apart
+
+
+def test_what_is_in_proportion_to_no_product_of_sizes_is_refused() -> None:
+    bindings = [{"B": size} for size in (24, 40, 56)]
+    literals = [scalar(float(np.float32(0.001 / (size + 3))), "f32") for size in (24, 40, 56)]
+    assert fit_scalar(literals, bindings) is None
+
+
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=4), _sizes, _sizes)
 def test_dimension_text_reads_back(coefficients: list[int], b: int, s: int) -> None:
     symbols = [dims.symbol("B"), dims.symbol("S"), dims.symbol("B") * dims.symbol("S")]

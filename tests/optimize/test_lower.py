@@ -13,11 +13,12 @@ pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchc
 import tensorflow as tf
 
 from stitchcore.device.host import host_device
-from stitchcore.errors import Reason
+from stitchcore.errors import Reason, Refused
 from stitchcore.optimize import pipeline
 from stitchcore.optimize.pipeline import RequestState
 from stitchcore.optimize.request import Request
 from stitchcore.options import Options
+from stitchcore.tensorflow import lower
 from tests.tensorflow.graphs import pruned
 
 CHECKED = "SparseSoftmaxCrossEntropyWithLogits"
@@ -69,3 +70,16 @@ def test_one_of_which_an_output_needs_a_part_is_left_alone(tmp_path: Any) -> Non
     reasons = {r.subject.rsplit("/", 1)[-1]: r.reason for r in state.refusals}
     assert reasons[CHECKED] == Reason.DATA_DEPENDENT_ERROR
     assert set(state.lowered) == set(state.regions.values())
+
+
+def test_what_is_refused_of_an_instruction_is_told_of_its_region(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise Refused("constant.24", Reason.DOES_NOT_UNIFY, "1.5 and 2.5")
+
+    monkeypatch.setattr(lower, "lower", refuse)
+    state = lowered(tmp_path, lambda logits, labels: tf.exp(logits))
+    (region,) = state.partition.regions
+    (told,) = (r for r in state.refusals if r.reason is Reason.DOES_NOT_UNIFY)
+    assert (told.subject, told.detail) == (region.name, "constant.24: 1.5 and 2.5")

@@ -18,7 +18,6 @@ from tensorflow.python.ops import control_flow_util
 
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import recomputed_shapes
-from stitchcore.tensorflow.graph import index
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.symbolic_sizes import resolve
 from tests.tensorflow.graphs import pruned
@@ -79,15 +78,13 @@ BODIES = {"broadcast": broadcast, "of_a_branch": of_a_branch, "grown": grown}
 
 
 def recomputed(graph: Any, *otherwise: Any) -> tuple[Any, int]:
-    """The graph with shapes recomputed, as TensorFlow runs it, and how many of its nodes were."""
+    """The graph with shapes recomputed, as TensorFlow runs it, and how many were."""
     sizes = resolve(graph)
     sizes = replace(sizes, otherwise=otherwise[0]) if otherwise else sizes
-    before = [node.op for node in sizes.graph.node]
     recomputed_shapes.recompute(sizes)
-    changed = sum(old != node.op for old, node in zip(before, sizes.graph.node, strict=True))
     for node in sizes.graph.node:
         del node.attr["_output_shapes"]
-    return sizes.graph, changed
+    return sizes.graph, len(sizes.graph.node) - len(graph.node)
 
 
 def ran(definition: Any, batch: int, other: int) -> list[Any]:
@@ -122,24 +119,25 @@ def test_what_is_assumed_of_sizes_is_not_relied_on() -> None:
         np.testing.assert_array_equal(ran(changed, 5, 1)[1], ran(graph, 5, 1)[1])
 
 
-def moved(graph: Any) -> set[str]:
-    """Nodes that then run in another loop, or in other branches."""
+def misplaced(graph: Any) -> list[str]:
+    """Nodes that are not added where what they stand for was: in its loop, in its branches."""
     sizes = resolve(graph)
-    before = index(sizes.graph)
-    places = before.frames, before.deadness
     after = recomputed_shapes.recompute(sizes)
-    pairs = zip(
-        zip(*places, strict=True), zip(after.frames, after.deadness, strict=True), strict=True
-    )
-    return {before.nodes[i].name for i, (old, new) in enumerate(pairs) if old != new}
+    added = range(len(graph.node), len(after.nodes))
+    stand_for = [after.control[i][0] for i in added]
+    return [
+        after.nodes[i].name
+        for i, carried in zip(added, stand_for, strict=True)
+        if (after.frames[i], after.deadness[i]) != (after.frames[carried], after.deadness[carried])
+    ]
 
 
-def test_all_run_where_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a gradient of a branch that was not taken would be there too, beside the other one."""
+def test_all_run_where_what_they_stand_for_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a gradient of a branch that is taken would have no value."""
     graph = gradient(of_a_branch)
-    assert moved(graph) == set()
-    monkeypatch.setattr(recomputed_shapes, "_alive", lambda graph, i, tensors: [*tensors, None][0])
-    assert moved(graph)
+    assert recomputed(graph)[1] and misplaced(graph) == []
+    monkeypatch.setattr(recomputed_shapes, "_alive", lambda graph, i, tensors: [None, *tensors][-1])
+    assert misplaced(graph)
 
 
 def test_what_is_computed_from_a_popped_shape_does_not_make_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.tensorflow.run_region import within_device_memory
 from stitchcore.verify.region import Reference
-from stitchcore.verify.regions import References, Verification, measure, verify
+from stitchcore.verify.regions import References, Verification, measure, on_processor, verify
 
 Array = np.ndarray[Any, np.dtype[Any]]
 KEY = "region"
@@ -120,6 +121,30 @@ def test_a_region_that_takes_longer_than_the_framework_and_a_call_is_refused() -
     found = large_beside(References(busy(0.0003), busy(0.0003)))
     assert found.refused[KEY].reason is Reason.SLOWER
     assert found.regions[KEY].timing.ratio is not None
+
+
+class Counting(ThreadPoolExecutor):
+    """Counts what is handed to its threads."""
+
+    handed = 0
+
+    def submit(self, *work: Any, **named: Any) -> Future[Any]:
+        self.handed += 1
+        return super().submit(*work, **named)
+
+
+def test_what_python_takes_to_reach_threads_is_not_the_kernels() -> None:
+    """It is in the time of the call without its work, which is taken off: of a kernel of several
+    phases it was ten times what the kernel takes."""
+    compiled, programs = built(2**22)
+    runner = on_processor(compiled, programs)[KEY]
+    with Counting(2) as pool:
+        launch, idle = runner.prepared([np.ones(2**22, np.float32)], {}, pool, 2)
+        before = pool.handed
+        launch()
+        handed = pool.handed - before
+        idle()
+        assert pool.handed - before == 2 * handed > 0
 
 
 def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, RegionProgram]]) -> None:

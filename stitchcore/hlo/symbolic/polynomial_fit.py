@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
+import numpy as np
+
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.literal import Literal
@@ -20,6 +22,8 @@ Bindings = Sequence[Mapping[str, int]]
 
 _MAXIMUM_DEGREE = 3
 _LARGEST_DENOMINATOR = 4096
+_LARGEST_SCALE = 2**40
+"""Times a size of millions it is still an integer of 64 bits."""
 
 
 def monomials(symbols: Sequence[str]) -> list[Dim]:
@@ -85,7 +89,10 @@ def _two_terms(
 
 
 def fit_scalar(literals: Sequence[Literal], bindings: Bindings) -> tuple[Dim, Dim] | None:
-    """(numerator, denominator) whose quotient has exactly the bits of every literal, or None."""
+    """(numerator, denominator) whose quotient has exactly the bits of every literal, or None. What
+    is in proportion to a size, or to 1 over it, by no small fraction (a loss's weight, 0.001, over
+    the batch) is rounded more than once where it comes from: at other sizes the quotient is within
+    a unit in the last place."""
     dtype = literals[0].dtype
     values = [literal.scalar for literal in literals]
     if dtype == "pred" or any(value != value or abs(value) == float("inf") for value in values):
@@ -100,7 +107,51 @@ def fit_scalar(literals: Sequence[Literal], bindings: Bindings) -> tuple[Dim, Di
         ratio = (near.numerator, product * near.denominator)
         if near and _same_bits(*ratio, literals, bindings):
             return ratio
+    if dtype not in ("f32", "f64"):
+        return None
+    for product in monomials(list(bindings[0])):
+        sizes = [dims.evaluate(product, point) for point in bindings]
+        for inverse in (True, False):
+            scales = [Fraction(size) if inverse else Fraction(1, size) for size in sizes]
+            factor = _common(literals, scales)
+            if factor is None or factor.denominator >= _LARGEST_SCALE:
+                continue
+            above, below = (1, product) if inverse else (product, 1)
+            fitted = (above * factor.numerator, below * factor.denominator)
+            if _same_bits(*fitted, literals, bindings):
+                return fitted
     return None
+
+
+def _common(literals: Sequence[Literal], scales: Sequence[Fraction]) -> Fraction | None:
+    """The simplest number that is each literal times its scale, to half a unit in the last place;
+    None where there is none."""
+    low, high = Fraction(0), None
+    negative = literals[0].scalar < 0
+    for literal, scale in zip(literals, scales, strict=True):
+        value = literal.array.reshape(-1)[0]
+        if (value < 0) != negative or value == 0:
+            return None
+        value = abs(value)
+        ends = [Fraction(float(np.nextafter(value, value.dtype.type(end)))) for end in (0, np.inf)]
+        below, above = ((Fraction(float(value)) + end) / 2 * scale for end in ends)
+        low, high = max(low, below), above if high is None else min(high, above)
+    if high is None or low >= high:
+        return None
+    edge = (high - low) / 1024  # where two numbers are as near, and the even one is taken
+    found = _simplest(low + edge, high - edge)
+    return -found if negative else found
+
+
+def _simplest(low: Fraction, high: Fraction) -> Fraction:
+    """The fraction of least denominator from `low` to `high`, both positive: the way down the
+    Stern-Brocot tree."""
+    whole = low.numerator // low.denominator
+    if whole == low:
+        return Fraction(whole)
+    if whole + 1 <= high:
+        return Fraction(whole + 1)
+    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
 
 
 def _same_bits(
