@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stitchcore.device.records import Device
@@ -69,7 +69,8 @@ class Partition:
 
     `request` is the graph as it was handed in (`graph` indexes it with sizes fitted) and `preserve`
     the names that must stay: together they give the canonical ids. `kind` is that of the device
-    whose kernels regions become.
+    whose kernels regions become. Nodes in `recomputed` are not in the request: each stands for a
+    tensor of it (recomputed_shapes.py).
     """
 
     request: Any
@@ -81,6 +82,7 @@ class Partition:
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
     kind: str = placement.CPU
+    recomputed: Mapping[int, Edge] = field(default_factory=dict)
 
 
 def partition(
@@ -100,7 +102,7 @@ def partition(
     """
     preserved = tuple(preserve)
     sizes = resolve(infer_shapes(graph))
-    indexed = recompute(sizes)
+    indexed, recomputed = recompute(sizes)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
@@ -127,7 +129,16 @@ def partition(
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += (*sizes.refusals, *variables.refusals)
     return Partition(
-        graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals), kind
+        graph,
+        preserved,
+        indexed,
+        sizes,
+        variables,
+        classes,
+        tuple(regions),
+        tuple(refusals),
+        kind,
+        recomputed,
     )
 
 

@@ -89,9 +89,12 @@ class _PatchBuilder:
         return region_patch
 
     def id(self, node: int) -> int:
+        """A node's number in the request; of one that is not in it, of what it stands for."""
+        node = self.partition.recomputed.get(node, Edge(node, 0)).node
         return self.ids[self.partition.graph.nodes[node].name]
 
     def tensor(self, edge: Edge) -> str:
+        edge = self.partition.recomputed.get(edge.node, edge)
         return f"{self.id(edge.node)}:{edge.port}"
 
 

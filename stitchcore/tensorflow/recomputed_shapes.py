@@ -3,25 +3,28 @@
 The gradient of a loop pops the shapes of its forward loop's tensors off stacks (of TensorFlow 1) or
 lists: axes to sum over, sizes to reshape to. Where sizes are unknown until a step runs, these are
 values of another loop, and whatever needs them would stay TensorFlow's. But a popped shape is that
-of a tensor whose sizes are known as polynomials (symbolic_sizes.py), and a tensor with the same
-ones is mostly at hand in the loop that pops it. So what is popped is replaced by a `Shape` of that
-one: shape arithmetic like any other, in the copy of the graph that is cut into regions. The job's
-own graph keeps its stacks. What falls back relies on this too, so the two are to have the same
-shape where what is assumed of sizes does not hold, either.
+of a tensor whose sizes are known as polynomials (symbolic_sizes.py), and for each that is no number
+there is mostly a tensor at hand, in the loop that pops it, with a dimension of that size. So what
+is popped is replaced by those sizes packed into a vector: shape arithmetic like any other, in the
+copy of the graph that is cut into regions. The job's own graph keeps its stacks. What falls back
+relies on this too, so the sizes are to be the same where what is assumed of them does not hold,
+either.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from stitchcore.hlo.ir import dim as dims
 from stitchcore.inject.digest import parse_reference
 from stitchcore.inject.structure import MERGES
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
-from stitchcore.tensorflow.loop_shapes import POPS, rewrites
+from stitchcore.tensorflow.loop_shapes import INDEX, POPS, rewrites
 from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.symbolic_sizes import Sizes
 
@@ -29,39 +32,108 @@ ENTER = "Enter"
 _HANDED_ON = frozenset({ENTER, "Identity"})
 _PREFIX = "stitch_shape"
 
-Shapes = tuple[tuple[int | None, ...], ...]
-"""Of one tensor: as `_output_shapes` has it once sizes are fitted, where negative ones stand for
-polynomials, and each that it has where what is assumed does not hold."""
+Size = tuple[int | None, ...]
+"""Of one dimension: as `_output_shapes` has it once sizes are fitted, where a negative one stands
+for a polynomial, and each that it has where what is assumed does not hold."""
+Shape = tuple[Size, ...]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Place = tuple[Edge, int]
+"""A tensor and a dimension of it."""
 
 
-def recompute(sizes: Sizes) -> GraphIndex:
+def recompute(sizes: Sizes) -> tuple[GraphIndex, Mapping[int, Edge]]:
     """The index of the graph of `sizes`, to which nodes are added at the end, and inputs rewired to
-    them, in place. Linear in the graph."""
+    them, in place; and the tensor for which each of these stands in. Linear in the graph."""
     graph = index(sizes.graph)
     if sizes.otherwise is None:
-        return graph
-    like = _like(graph, _carried(graph, sizes), sizes)
-    if not like:
-        return graph
-    name = _PREFIX
-    while any(node.name.startswith(name) for node in graph.nodes):
-        name += "_"
-    for number, (carried, tensor) in enumerate(like.items()):
-        node, source = graph.nodes[carried.node], graph.nodes[tensor.node].name
-        shape = sizes.graph.node.add(name=f"{name}{number}", op="Shape", device=node.device)
-        shape.input.extend([f"{source}:{tensor.port}", f"^{node.name}"])
-        shape.attr["T"].type = tf.as_dtype(graph.dtype(tensor)).as_datatype_enum
-        shape.attr["out_type"].type = tf.as_dtype(graph.dtype(carried)).as_datatype_enum
-        declared = node.attr["_output_shapes"].list.shape[carried.port]
-        shape.attr["_output_shapes"].list.shape.add().CopyFrom(declared)
-        for consumer, position in graph.consumers[carried.node]:
-            inputs = graph.nodes[consumer].input
-            if parse_reference(inputs[position]) == (node.name, carried.port):
-                inputs[position] = shape.name
-    return index(sizes.graph)
+        return graph, {}
+    carried = _carried(graph, sizes)
+    at_hand = _at_hand(graph, carried, sizes)
+    prefix = _PREFIX
+    while any(node.name.startswith(prefix) for node in graph.nodes):
+        prefix += "_"
+    stands_for: dict[int, Edge] = {}
+    for tensor, shape in carried.items():
+        parts = [_part(graph, tensor, size, at_hand) for size in shape]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            begin = len(sizes.graph.node)
+            _Writer(graph, tensor, prefix).replace(known)
+            stands_for |= dict.fromkeys(range(begin, len(sizes.graph.node)), tensor)
+    return (index(sizes.graph) if stands_for else graph), stands_for
 
 
-def _carried(graph: GraphIndex, sizes: Sizes) -> dict[Edge, Shapes]:
+def _part(
+    graph: GraphIndex, tensor: Edge, size: Size, at_hand: Mapping[tuple[str, Size], list[Place]]
+) -> int | Place | None:
+    """What a size is: a number, or as large as the first dimension at hand of a tensor that has a
+    value whenever `tensor` has."""
+    first = size[0]
+    if first is not None and first >= 0 and len(set(size)) == 1:
+        return first
+    places = at_hand.get((graph.frames[tensor.node], size), [])
+    lives = graph.deadness[tensor.node]
+    return next((place for place in places if graph.alive(place[0]) <= lives), None)
+
+
+class _Writer:
+    """Writes what replaces a tensor. Each node waits for the one that makes it, and so is in its
+    loop and in its branches."""
+
+    def __init__(self, graph: GraphIndex, tensor: Edge, prefix: str) -> None:
+        self._graph, self._tensor, self._prefix = graph, tensor, prefix
+        self._node = graph.nodes[tensor.node]
+        self._kind = tf.as_dtype(graph.dtype(tensor)).as_datatype_enum
+
+    def replace(self, parts: Sequence[int | Place]) -> None:
+        numbers: dict[int | Place, str] = {}
+        for part in parts:
+            if part not in numbers:
+                numbers[part] = self._number(part) if isinstance(part, int) else self._size(*part)
+        packed = self._add("Pack", [numbers[part] for part in parts], (len(parts),), T=self._kind)
+        packed.attr["N"].i = len(parts)
+        made = (self._node.name, self._tensor.port)
+        for consumer, position in self._graph.consumers[self._tensor.node]:
+            inputs = self._graph.nodes[consumer].input
+            if parse_reference(inputs[position]) == made:
+                inputs[position] = packed.name
+
+    def _number(self, number: int) -> str:
+        return self._constant(np.asarray(number, tf.as_dtype(self._kind).as_numpy_dtype))
+
+    def _size(self, tensor: Edge, axis: int) -> str:
+        source, rank = self._graph.nodes[tensor.node].name, len(self._graph.shape(tensor) or ())
+        dtype = tf.as_dtype(self._graph.dtype(tensor)).as_datatype_enum
+        shape = self._add(
+            "Shape", [f"{source}:{tensor.port}"], (rank,), T=dtype, out_type=self._kind
+        )
+        places = [self._constant(np.array([n], np.int32)) for n in (axis, axis + 1, 1)]
+        number = self._add("StridedSlice", [shape.name, *places], (), T=self._kind, Index=INDEX)
+        number.attr["shrink_axis_mask"].i = 1
+        return str(number.name)
+
+    def _constant(self, value: Array) -> str:
+        kind = tf.as_dtype(value.dtype).as_datatype_enum
+        node = self._add("Const", [], value.shape, dtype=kind)
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+        return str(node.name)
+
+    def _add(
+        self, operation: str, inputs: Sequence[str], shape: Sequence[int], **types: int
+    ) -> Any:
+        name = f"{self._prefix}{len(self._graph.graph.node)}"
+        node = self._graph.graph.node.add(name=name, op=operation, device=self._node.device)
+        node.input.extend([*inputs, f"^{self._node.name}"])
+        for attribute, kind in types.items():
+            node.attr[attribute].type = kind
+        declared = node.attr["_output_shapes"].list.shape.add()
+        for size in shape:
+            declared.dim.add(size=size)
+        return node
+
+
+def _carried(graph: GraphIndex, sizes: Sizes) -> dict[Edge, Shape]:
     """Shapes that are handed on as vectors of integers, by what pops or enters them: each of one
     tensor, of which all is certain."""
     taken = rewrites(graph).taken
@@ -88,8 +160,8 @@ def _in_every_pass(enter: Any) -> bool:
 
 def _shape_behind(
     graph: GraphIndex, i: int, taken: Mapping[int, Any], sizes: Sizes
-) -> Shapes | None:
-    found: set[Shapes | None] = set()
+) -> Shape | None:
+    found: set[Shape | None] = set()
     seen: set[int] = set()
     pending = [i]
     while pending:
@@ -109,25 +181,27 @@ def _shape_behind(
     return found.pop() if len(found) == 1 else None
 
 
-def _certain(graph: GraphIndex, tensor: Edge, sizes: Sizes) -> Shapes | None:
-    """The shapes of a tensor, if all is known of them."""
+def _certain(graph: GraphIndex, tensor: Edge, sizes: Sizes) -> Shape | None:
+    """The shape of a tensor, if all is known of it."""
     name, shape = (graph.nodes[tensor.node].name, tensor.port), graph.shape(tensor)
-    if shape is None or any(sizes.dim(size) is None for size in shape):
+    if shape is None or (sizes.begun and name in sizes.supposed):
         return None
-    found: list[tuple[int | None, ...]] = [shape]
-    for shapes in sizes.otherwise or ():
-        other = shapes.get(name)
-        if other is None or None in other:
+    for dim in map(sizes.dim, shape):
+        if dim is None or not sizes.begun.isdisjoint(dims.symbols_of(dim)):
             return None
-        found.append(other)
-    return tuple(found)
+    others = [shapes.get(name) for shapes in sizes.otherwise or ()]
+    if any(other is None or len(other) != len(shape) or None in other for other in others):
+        return None
+    return tuple(zip(shape, *(other for other in others if other is not None), strict=True))
 
 
-def _like(graph: GraphIndex, carried: Mapping[Edge, Shapes], sizes: Sizes) -> dict[Edge, Edge]:
-    """For each a tensor of these shapes: of its loop, there whenever it is, and computed from none
-    of them. The first in order is there soonest."""
-    wanted = {(graph.frames[tensor.node], shapes) for tensor, shapes in carried.items()}
-    found: defaultdict[tuple[str, Shapes], list[Edge]] = defaultdict(list)
+def _at_hand(
+    graph: GraphIndex, carried: Mapping[Edge, Shape], sizes: Sizes
+) -> Mapping[tuple[str, Size], list[Place]]:
+    """For each loop and size of `carried` the dimensions of that size, in order, of tensors that
+    are there in every pass and computed from none of these vectors."""
+    wanted = {(graph.frames[tensor.node], s) for tensor, shape in carried.items() for s in shape}
+    found: defaultdict[tuple[str, Size], list[Place]] = defaultdict(list)
     carriers = {tensor.node for tensor in carried}
     waiting: set[int] = set()
     entering: set[int] = set()  # there in a loop's first pass alone
@@ -142,18 +216,8 @@ def _like(graph: GraphIndex, carried: Mapping[Edge, Shapes], sizes: Sizes) -> di
         if i in waiting or i in entering:
             continue
         for port, dtype in enumerate(graph.output_types[i]):
-            tensor = Edge(i, port)
-            shapes = _certain(graph, tensor, sizes) if dtype in ANY else None
-            if shapes is not None and (graph.frames[i], shapes) in wanted:
-                found[graph.frames[i], shapes].append(tensor)
-    return {
-        tensor: other
-        for tensor, shapes in carried.items()
-        for other in [_alive(graph, tensor.node, found[graph.frames[tensor.node], shapes])]
-        if other is not None
-    }
-
-
-def _alive(graph: GraphIndex, i: int, tensors: list[Edge]) -> Edge | None:
-    """The first that has a value whenever node i runs."""
-    return next((t for t in tensors if graph.alive(t) <= graph.deadness[i]), None)
+            shape = _certain(graph, Edge(i, port), sizes) if dtype in ANY else None
+            for axis, size in enumerate(shape or ()):
+                if (graph.frames[i], size) in wanted:
+                    found[graph.frames[i], size].append((Edge(i, port), axis))
+    return found

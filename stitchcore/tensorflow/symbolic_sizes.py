@@ -59,7 +59,7 @@ MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
 """Bounds of the search for relations: nodes inferred in all, and runs of inference."""
 
 MOST_ASSUMED = 4
-"""Sizes assumed to be equal of which it is asked what else they may be: 15 runs of inference."""
+"""Sizes assumed to be equal to one of which it is asked what else they may be: 15 runs."""
 
 MOST_ROUNDS = 3
 """How often sizes that begin within the graph are looked for: each time past those found before."""
@@ -100,8 +100,9 @@ class Sizes:
     Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
     `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE, times their factor in
     `enlarged`. `refusals` tell which sizes are left unknown, and why. `otherwise` are the shapes of
-    all tensors where what is assumed does not hold, in each way that inference takes; asked for in
-    graphs with stacks alone (recomputed_shapes.py), None where that cannot be told.
+    all tensors where sizes that are assumed to be equal are not, in each way that inference takes;
+    asked for in graphs with stacks alone (recomputed_shapes.py), None where that cannot be told.
+    `begun` are the other symbols in `assumed`.
     """
 
     graph: Any
@@ -116,6 +117,7 @@ class Sizes:
     nominal: Mapping[str, int] = field(default_factory=dict)
     enlarged: Mapping[str, int] = field(default_factory=dict)
     otherwise: tuple[Shapes, ...] | None = None
+    begun: frozenset[str] = frozenset()
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -191,7 +193,8 @@ def resolve(graph: Any) -> Sizes:
         judged,
         nominal,
         inferred.factors,
-        _otherwise(inference, inferred.constraints) if stacks and not other else None,
+        _otherwise(inference, inferred.constraints) if stacks else None,
+        other,
     )
 
 
@@ -477,31 +480,38 @@ def _otherwise(
     inference: _Inference, constraints: equal_sizes.SizeConstraints
 ) -> tuple[Shapes, ...] | None:
     """The shapes where some of the sizes that are assumed to be equal are 1, and broadcast against
-    the others: any of them, as far as inference takes it. None where it is something else that is
-    assumed, or too many are."""
-    supposed = {n: d for n, d in constraints.dims.items() if _rests_on(d, constraints.assumed)}
-    symbols = [dims.symbol(symbol) for symbol in constraints.assumed]
-    if any(dim not in symbols for dim in supposed.values()) or len(supposed) > MOST_ASSUMED:
+    the others: any of those of one symbol, as far as inference takes it. None where it is something
+    else that is assumed, or too many are."""
+    assumed = constraints.assumed
+    equal = {
+        symbol: [name for name, dim in constraints.dims.items() if dim == dims.symbol(symbol)]
+        for symbol in assumed
+    }
+    resting = sum(not assumed.isdisjoint(dims.symbols_of(d)) for d in constraints.dims.values())
+    if resting > sum(map(len, equal.values())):
+        return None
+    if any(len(names) > MOST_ASSUMED for names in equal.values()):
         return None
     sizes = constraints.sizes(constraints.point)
     found = []
-    for count in range(1, len(supposed) + 1):
-        for ones in itertools.combinations(supposed, count):
-            while True:
-                shapes = inference.shapes({**sizes, **dict.fromkeys(ones, 1)})
-                wrong = inference.rewritten.wrong(shapes) if shapes is not None else set()
-                if not wrong:
-                    break
-                # A loop's variable changes its shape then: from here on it is unknown.
-                left = inference.rewritten.without(wrong)
-                inference = _Inference(inference.graph, inference.roots, left)
-            if shapes is not None:
-                found.append(shapes)
+    for ones in itertools.chain.from_iterable(map(_subsets, equal.values())):
+        while True:
+            shapes = inference.shapes({**sizes, **dict.fromkeys(ones, 1)})
+            wrong = inference.rewritten.wrong(shapes) if shapes is not None else set()
+            if not wrong:
+                break
+            # A loop's variable changes its shape then: from here on it is unknown.
+            left = inference.rewritten.without(wrong)
+            inference = _Inference(inference.graph, inference.roots, left)
+        if shapes is not None:
+            found.append(shapes)
     return tuple(found)
 
 
-def _rests_on(dim: Dim, symbols: AbstractSet[str]) -> bool:
-    return not symbols.isdisjoint(dims.symbols_of(dim))
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """But for the empty one."""
+    for count in range(1, len(names) + 1):
+        yield from itertools.combinations(names, count)
 
 
 def _left_unknown(roots: Roots, inferred: _Inferred, error: str) -> Iterator[Refusal]:

@@ -17,8 +17,11 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from stitchcore.errors import Reason
+from stitchcore.inject import digest
 from stitchcore.tensorflow import recomputed_shapes
+from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.partition import partition
+from stitchcore.tensorflow.patch import _PatchBuilder
 from stitchcore.tensorflow.symbolic_sizes import resolve
 from tests.tensorflow.graphs import pruned
 
@@ -122,9 +125,9 @@ def test_what_is_assumed_of_sizes_is_not_relied_on() -> None:
 def misplaced(graph: Any) -> list[str]:
     """Nodes that are not added where what they stand for was: in its loop, in its branches."""
     sizes = resolve(graph)
-    after = recomputed_shapes.recompute(sizes)
+    after, _ = recomputed_shapes.recompute(sizes)
     added = range(len(graph.node), len(after.nodes))
-    stand_for = [after.control[i][0] for i in added]
+    stand_for = [after.control[i][0] for i in added]  # what each waits for
     return [
         after.nodes[i].name
         for i, carried in zip(added, stand_for, strict=True)
@@ -136,7 +139,11 @@ def test_all_run_where_what_they_stand_for_ran(monkeypatch: pytest.MonkeyPatch) 
     """Else a gradient of a branch that is taken would have no value."""
     graph = gradient(of_a_branch)
     assert recomputed(graph)[1] and misplaced(graph) == []
-    monkeypatch.setattr(recomputed_shapes, "_alive", lambda graph, i, tensors: [None, *tensors][-1])
+
+    def any_place(graph: Any, tensor: Any, size: Any, at_hand: Any) -> Any:
+        return [size[0], *at_hand.get((graph.frames[tensor.node], size), [])][-1]
+
+    monkeypatch.setattr(recomputed_shapes, "_part", any_place)
     assert misplaced(graph)
 
 
@@ -154,3 +161,15 @@ def test_regions_take_what_needs_such_shapes() -> None:
     inside = [cut.graph.nodes[i].op for region in cut.regions for i in region.members]
     in_loops = [region for region in cut.regions if "while" in cut.graph.frames[region.members[0]]]
     assert inside.count("Sum") >= 4 and in_loops
+
+
+def test_a_patch_knows_nodes_of_the_request_alone() -> None:
+    cut = partition(gradient(broadcast), ["of_x", "of_y"])
+    ids = digest.number(cut.request, cut.preserve).ids
+    builder = _PatchBuilder(cut, ids)
+    assert cut.recomputed
+    for i, node in enumerate(cut.graph.nodes):
+        assert (i in cut.recomputed) == (node.name not in ids)
+    for i, tensor in cut.recomputed.items():
+        assert builder.id(i) == ids[cut.graph.nodes[tensor.node].name]
+        assert builder.tensor(Edge(i, 0)) == builder.tensor(tensor)
