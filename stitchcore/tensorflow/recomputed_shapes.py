@@ -59,7 +59,7 @@ def recompute(sizes: Sizes) -> tuple[GraphIndex, Mapping[int, Edge]]:
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
             begin = len(sizes.graph.node)
-            _Writer(graph, tensor, prefix).replace(known)
+            _Writer(graph, tensor, _waited_for(graph, tensor, known), prefix).replace(known)
             stands_for |= dict.fromkeys(range(begin, len(sizes.graph.node)), tensor)
     return (index(sizes.graph) if stands_for else graph), stands_for
 
@@ -68,39 +68,56 @@ def _part(
     graph: GraphIndex, tensor: Edge, size: Size, at_hand: Mapping[tuple[str, Size], list[Place]]
 ) -> int | Place | None:
     """What a size is: a number, or as large as the first dimension at hand of a tensor that has a
-    value whenever `tensor` has."""
+    value when `tensor` has, or else of one that has whenever `tensor` has."""
     first = size[0]
     if first is not None and first >= 0 and len(set(size)) == 1:
         return first
     places = at_hand.get((graph.frames[tensor.node], size), [])
     lives = graph.deadness[tensor.node]
-    return next((place for place in places if graph.alive(place[0]) <= lives), None)
+    alive = [place for place in places if graph.alive(place[0]) <= lives]
+    same = [place for place in alive if graph.alive(place[0]) == lives]
+    return next(iter((*same, *alive)), None)
+
+
+def _waited_for(graph: GraphIndex, tensor: Edge, parts: Sequence[int | Place]) -> int:
+    """The node that what replaces `tensor` waits for, to be in its loop and in its branches: one
+    that is computed from anyway, if that will do."""
+    sources = [part[0] for part in parts if not isinstance(part, int)]
+    if sources and all(graph.alive(source) == graph.deadness[tensor.node] for source in sources):
+        return sources[0].node
+    return tensor.node
 
 
 class _Writer:
-    """Writes what replaces a tensor. Each node waits for the one that makes it, and so is in its
-    loop and in its branches."""
+    """Writes what replaces a tensor; each node waits for `waited_for`."""
 
-    def __init__(self, graph: GraphIndex, tensor: Edge, prefix: str) -> None:
+    def __init__(self, graph: GraphIndex, tensor: Edge, waited_for: int, prefix: str) -> None:
         self._graph, self._tensor, self._prefix = graph, tensor, prefix
-        self._node = graph.nodes[tensor.node]
+        self._node, self._waited_for = graph.nodes[tensor.node], graph.nodes[waited_for].name
         self._kind = tf.as_dtype(graph.dtype(tensor)).as_datatype_enum
+        self._dtype = tf.as_dtype(self._kind).as_numpy_dtype
 
     def replace(self, parts: Sequence[int | Place]) -> None:
         numbers: dict[int | Place, str] = {}
         for part in parts:
             if part not in numbers:
                 numbers[part] = self._number(part) if isinstance(part, int) else self._size(*part)
-        packed = self._add("Pack", [numbers[part] for part in parts], (len(parts),), T=self._kind)
-        packed.attr["N"].i = len(parts)
+        vector = self._packed([numbers[part] for part in parts])
         made = (self._node.name, self._tensor.port)
         for consumer, position in self._graph.consumers[self._tensor.node]:
             inputs = self._graph.nodes[consumer].input
             if parse_reference(inputs[position]) == made:
-                inputs[position] = packed.name
+                inputs[position] = vector
+
+    def _packed(self, numbers: Sequence[str]) -> str:
+        if not numbers:
+            return self._constant(np.zeros(0, self._dtype))
+        node = self._add("Pack", numbers, (len(numbers),), T=self._kind)
+        node.attr["N"].i = len(numbers)
+        return str(node.name)
 
     def _number(self, number: int) -> str:
-        return self._constant(np.asarray(number, tf.as_dtype(self._kind).as_numpy_dtype))
+        return self._constant(np.asarray(number, self._dtype))
 
     def _size(self, tensor: Edge, axis: int) -> str:
         source, rank = self._graph.nodes[tensor.node].name, len(self._graph.shape(tensor) or ())
@@ -124,7 +141,7 @@ class _Writer:
     ) -> Any:
         name = f"{self._prefix}{len(self._graph.graph.node)}"
         node = self._graph.graph.node.add(name=name, op=operation, device=self._node.device)
-        node.input.extend([*inputs, f"^{self._node.name}"])
+        node.input.extend([*inputs, f"^{self._waited_for}"])
         for attribute, kind in types.items():
             node.attr[attribute].type = kind
         declared = node.attr["_output_shapes"].list.shape.add()

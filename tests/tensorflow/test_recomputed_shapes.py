@@ -19,7 +19,7 @@ from tensorflow.python.ops import control_flow_util
 from stitchcore.errors import Reason
 from stitchcore.inject import digest
 from stitchcore.tensorflow import recomputed_shapes
-from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.graph import Edge, index
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.patch import _PatchBuilder
 from stitchcore.tensorflow.symbolic_sizes import resolve
@@ -123,16 +123,15 @@ def test_what_is_assumed_of_sizes_is_not_relied_on() -> None:
 
 
 def misplaced(graph: Any) -> list[str]:
-    """Nodes that are not added where what they stand for was: in its loop, in its branches."""
+    """Vectors that are not added where what they stand for was: in its loop, in its branches."""
     sizes = resolve(graph)
-    after, _ = recomputed_shapes.recompute(sizes)
-    added = range(len(graph.node), len(after.nodes))
-    stand_for = [after.control[i][0] for i in added]  # what each waits for
-    return [
-        after.nodes[i].name
-        for i, carried in zip(added, stand_for, strict=True)
-        if (after.frames[i], after.deadness[i]) != (after.frames[carried], after.deadness[carried])
-    ]
+    after, stands_for = recomputed_shapes.recompute(sizes)
+
+    def place(i: int) -> Any:
+        return after.frames[i], after.deadness[i]
+
+    vectors = [i for i in stands_for if after.nodes[i].op == "Pack"]
+    return [after.nodes[i].name for i in vectors if place(i) != place(stands_for[i].node)]
 
 
 def test_all_run_where_what_they_stand_for_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +144,17 @@ def test_all_run_where_what_they_stand_for_ran(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(recomputed_shapes, "_part", any_place)
     assert misplaced(graph)
+
+
+def test_the_shape_of_a_scalar_has_no_sizes() -> None:
+    """A Pack of nothing is none."""
+    sizes = resolve(gradient(broadcast))
+    graph = index(sizes.graph)
+    (tensor, *_) = recomputed_shapes._carried(graph, sizes)
+    recomputed_shapes._Writer(graph, tensor, tensor.node, "empty").replace([])
+    added = sizes.graph.node[-1]
+    assert added.op == "Const" and tf.make_ndarray(added.attr["value"].tensor).shape == (0,)
+    assert any(added.name in node.input for node in sizes.graph.node)
 
 
 def test_what_is_computed_from_a_popped_shape_does_not_make_it() -> None:
