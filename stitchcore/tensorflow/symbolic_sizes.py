@@ -13,7 +13,8 @@ many, stays unknown, and so does what depends on it: the graph is never refused 
 Inference costs 50 to 100 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
 at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 11 runs
 at most, once again for each symbol that is given up, and 2 more where symbols are derived; all of
-it once again for each of at most MOST_ROUNDS where sizes begin within the graph.
+it once again for each of at most MOST_ROUNDS where sizes begin within the graph; MOST_OTHERWISE
+bounds what is asked beside that in graphs with stacks.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ MOST_SYMBOLS = 8
 MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
 """Bounds of the search for relations: nodes inferred in all, and runs of inference."""
 
-MOST_ASSUMED = 4
-"""Sizes assumed to be equal to one of which it is asked what else they may be: 15 runs."""
+MOST_OTHERWISE = 100_000
+"""Nodes inferred in all to learn what holds where sizes that are assumed to be equal are not."""
 
 MOST_ROUNDS = 3
 """How often sizes that begin within the graph are looked for: each time past those found before."""
@@ -488,9 +489,8 @@ def _otherwise(
         for symbol in assumed
     }
     resting = sum(not assumed.isdisjoint(dims.symbols_of(d)) for d in constraints.dims.values())
-    if resting > sum(map(len, equal.values())):
-        return None
-    if any(len(names) > MOST_ASSUMED for names in equal.values()):
+    runs = sum(2 ** len(names) - 1 for names in equal.values())
+    if resting > sum(map(len, equal.values())) or runs * inference.nodes > MOST_OTHERWISE:
         return None
     sizes = constraints.sizes(constraints.point)
     found = []

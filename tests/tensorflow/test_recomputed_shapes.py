@@ -18,7 +18,7 @@ from tensorflow.python.ops import control_flow_util
 
 from stitchcore.errors import Reason
 from stitchcore.inject import digest
-from stitchcore.tensorflow import recomputed_shapes
+from stitchcore.tensorflow import recomputed_shapes, symbolic_sizes
 from stitchcore.tensorflow.graph import Edge, index
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.patch import _PatchBuilder
@@ -183,3 +183,11 @@ def test_a_patch_knows_nodes_of_the_request_alone() -> None:
     for i, tensor in cut.recomputed.items():
         assert builder.id(i) == ids[cut.graph.nodes[tensor.node].name]
         assert builder.tensor(Edge(i, 0)) == builder.tensor(tensor)
+
+
+def test_a_large_graph_is_not_asked_about_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = gradient(broadcast)
+    monkeypatch.setattr(symbolic_sizes, "MOST_OTHERWISE", 3 * len(graph.node))
+    assert resolve(graph).otherwise is not None
+    monkeypatch.setattr(symbolic_sizes, "MOST_OTHERWISE", 3 * len(graph.node) - 1)
+    assert resolve(graph).otherwise is None
