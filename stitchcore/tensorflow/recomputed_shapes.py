@@ -178,6 +178,8 @@ def _in_every_pass(enter: Any) -> bool:
 def _shape_behind(
     graph: GraphIndex, i: int, taken: Mapping[int, Any], sizes: Sizes
 ) -> Shape | None:
+    """What node i hands on as a vector, if it is the certain shape of one tensor, or the same one
+    of several."""
     found: set[Shape | None] = set()
     seen: set[int] = set()
     pending = [i]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -151,6 +153,7 @@ def test_sizes_of_one_are_not_taken_for_others() -> None:
 
 
 _sizes = st.integers(2, 500)
+LARGEST = float(np.finfo(np.float32).max)
 _coefficients = st.integers(-6, 6)
 
 
@@ -205,9 +208,14 @@ def test_fit_of_a_weight_over_a_size(
         assert abs(int(found.view(np.int32)) - int(at(size).view(np.int32))) <= apart
 
 
-def test_what_is_in_proportion_to_no_product_of_sizes_is_refused() -> None:
+@pytest.mark.parametrize(
+    "value", [lambda size: 0.001 / (size + 3), lambda size: LARGEST if size == 40 else 0.1 * size]
+)
+def test_what_is_in_proportion_to_no_product_of_sizes_is_refused(
+    value: Callable[[int], float],
+) -> None:
     bindings = [{"B": size} for size in (24, 40, 56)]
-    literals = [scalar(float(np.float32(0.001 / (size + 3))), "f32") for size in (24, 40, 56)]
+    literals = [scalar(float(np.float32(value(size))), "f32") for size in (24, 40, 56)]
     assert fit_scalar(literals, bindings) is None
 
 

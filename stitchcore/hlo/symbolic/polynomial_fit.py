@@ -130,7 +130,7 @@ def _common(literals: Sequence[Literal], scales: Sequence[Fraction]) -> Fraction
     negative = literals[0].scalar < 0
     for literal, scale in zip(literals, scales, strict=True):
         value = literal.array.reshape(-1)[0]
-        if (value < 0) != negative or value == 0:
+        if (value < 0) != negative or value == 0 or abs(value) == np.finfo(value.dtype).max:
             return None
         value = abs(value)
         ends = [Fraction(float(np.nextafter(value, value.dtype.type(end)))) for end in (0, np.inf)]
