@@ -235,7 +235,23 @@ def together(rows: Sequence[Row]) -> list[str]:
     measured = [row for row in rows if row.pairs]
     parts = {"All": measured, "Training": [row for row in measured if row.training]}
     told = [_together(name, part) for name, part in parts.items() if part]
-    return [*told, *filter(None, [kept_promises(measured)])]
+    return [*told, *filter(None, [limit(measured), kept_promises(measured)])]
+
+
+def limit(rows: Sequence[Row]) -> str:
+    """How far the ceilings are from the better of TensorFlow and XLA, and from TensorFlow, over all
+    rows that train and have one: what a geometric mean of theirs can be without products of
+    matrices of our own."""
+    arms = [row.seconds for row in rows if row.training and row.seconds.get(CEILING)]
+    if not arms:
+        return ""
+    better = statistics.geometric_mean(s[baseline(s)] / s[CEILING] for s in arms)
+    plain = statistics.geometric_mean(s[UNTOUCHED] / s[CEILING] for s in arms)
+    ours = statistics.geometric_mean(s[UNTOUCHED] / s[STITCHED] for s in arms)
+    return (
+        f"- Ceilings of {len(arms)} programs that train, geometric means of medians: {better:.3f} "
+        f"against the better, {plain:.3f} against untouched; stitched against untouched {ours:.3f}."
+    )
 
 
 def _together(name: str, rows: Sequence[Row]) -> str:

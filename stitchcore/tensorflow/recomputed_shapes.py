@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.inject.digest import parse_reference
 from stitchcore.inject.structure import MERGES
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
-from stitchcore.tensorflow.loop_shapes import INDEX, POPS, rewrites
+from stitchcore.tensorflow.loop_shapes import INDEX, POPS, Rewrites, rewrites
 from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.symbolic_sizes import Sizes
 
@@ -43,12 +44,15 @@ Place = tuple[Edge, int]
 
 
 def recompute(sizes: Sizes) -> tuple[GraphIndex, Mapping[int, Edge]]:
-    """The index of the graph of `sizes`, to which nodes are added at the end, and inputs rewired to
-    them, in place; and the tensor for which each of these stands in. Linear in the graph."""
+    """The index of a copy of the graph of `sizes`, to which nodes are added at the end, and inputs
+    rewired to them; and the tensor for which each of these stands in. Linear in the graph. Raises
+    Refused(PARSE_ERROR) for a damaged graph."""
     graph = index(sizes.graph)
-    if sizes.otherwise is None:
+    carried = {} if sizes.otherwise is None else _carried(graph, sizes)
+    if not carried:
         return graph, {}
-    carried = _carried(graph, sizes)
+    result = graph_pb2.GraphDef()
+    result.CopyFrom(sizes.graph)
     at_hand = _at_hand(graph, carried, sizes)
     prefix = _PREFIX
     while any(node.name.startswith(prefix) for node in graph.nodes):
@@ -58,10 +62,10 @@ def recompute(sizes: Sizes) -> tuple[GraphIndex, Mapping[int, Edge]]:
         parts = [_part(graph, tensor, size, at_hand) for size in shape]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
-            begin = len(sizes.graph.node)
-            _Writer(graph, tensor, _waited_for(graph, tensor, known), prefix).replace(known)
-            stands_for |= dict.fromkeys(range(begin, len(sizes.graph.node)), tensor)
-    return (index(sizes.graph) if stands_for else graph), stands_for
+            begin, waited_for = len(result.node), _waited_for(graph, tensor, known)
+            _Writer(graph, result, tensor, waited_for, prefix).replace(known)
+            stands_for |= dict.fromkeys(range(begin, len(result.node)), tensor)
+    return index(result), stands_for
 
 
 def _part(
@@ -89,10 +93,13 @@ def _waited_for(graph: GraphIndex, tensor: Edge, parts: Sequence[int | Place]) -
 
 
 class _Writer:
-    """Writes what replaces a tensor; each node waits for `waited_for`."""
+    """Writes into a copy of the graph what replaces a tensor; each node waits for `waited_for`."""
 
-    def __init__(self, graph: GraphIndex, tensor: Edge, waited_for: int, prefix: str) -> None:
-        self._graph, self._tensor, self._prefix = graph, tensor, prefix
+    def __init__(
+        self, graph: GraphIndex, result: Any, tensor: Edge, waited_for: int, prefix: str
+    ) -> None:
+        self._graph, self._result = graph, result
+        self._tensor, self._prefix = tensor, prefix
         self._node, self._waited_for = graph.nodes[tensor.node], graph.nodes[waited_for].name
         self._kind = tf.as_dtype(graph.dtype(tensor)).as_datatype_enum
         self._dtype = tf.as_dtype(self._kind).as_numpy_dtype
@@ -105,7 +112,7 @@ class _Writer:
         vector = self._packed([numbers[part] for part in parts])
         made = (self._node.name, self._tensor.port)
         for consumer, position in self._graph.consumers[self._tensor.node]:
-            inputs = self._graph.nodes[consumer].input
+            inputs = self._result.node[consumer].input
             if parse_reference(inputs[position]) == made:
                 inputs[position] = vector
 
@@ -139,8 +146,8 @@ class _Writer:
     def _add(
         self, operation: str, inputs: Sequence[str], shape: Sequence[int], **types: int
     ) -> Any:
-        name = f"{self._prefix}{len(self._graph.graph.node)}"
-        node = self._graph.graph.node.add(name=name, op=operation, device=self._node.device)
+        name = f"{self._prefix}{len(self._result.node)}"
+        node = self._result.node.add(name=name, op=operation, device=self._node.device)
         node.input.extend([*inputs, f"^{self._waited_for}"])
         for attribute, kind in types.items():
             node.attr[attribute].type = kind
@@ -153,10 +160,10 @@ class _Writer:
 def _carried(graph: GraphIndex, sizes: Sizes) -> dict[Edge, Shape]:
     """Shapes that are handed on as vectors of integers, by what pops or enters them: each of one
     tensor, of which all is certain."""
-    taken = rewrites(graph).taken
+    through = rewrites(graph)
     found = {}
     for i, node in enumerate(graph.nodes):
-        if node.op in POPS and i in taken:
+        if node.op in POPS and i in through.taken:
             tensor = Edge(i, POPS[node.op])
         elif node.op == ENTER and _in_every_pass(node):
             tensor = Edge(i, 0)
@@ -164,7 +171,7 @@ def _carried(graph: GraphIndex, sizes: Sizes) -> dict[Edge, Shape]:
             continue
         is_vector = len(graph.shape(tensor) or ()) == 1
         if is_vector and graph.dtype(tensor) in ("int32", "int64"):
-            shapes = _shape_behind(graph, i, taken, sizes)
+            shapes = _shape_behind(through, i, sizes)
             if shapes is not None:
                 found[tensor] = shapes
     return found
@@ -175,11 +182,10 @@ def _in_every_pass(enter: Any) -> bool:
     return bool(enter.attr["is_constant"].b)
 
 
-def _shape_behind(
-    graph: GraphIndex, i: int, taken: Mapping[int, Any], sizes: Sizes
-) -> Shape | None:
+def _shape_behind(through: Rewrites, i: int, sizes: Sizes) -> Shape | None:
     """What node i hands on as a vector, if it is the certain shape of one tensor, or the same one
     of several."""
+    graph, taken = through.graph, through.taken
     found: set[Shape | None] = set()
     seen: set[int] = set()
     pending = [i]
@@ -203,10 +209,10 @@ def _shape_behind(
 def _certain(graph: GraphIndex, tensor: Edge, sizes: Sizes) -> Shape | None:
     """The shape of a tensor, if all is known of it."""
     name, shape = (graph.nodes[tensor.node].name, tensor.port), graph.shape(tensor)
-    if shape is None or (sizes.begun and name in sizes.supposed):
+    if shape is None or (sizes.unrelated and name in sizes.supposed):
         return None
     for dim in map(sizes.dim, shape):
-        if dim is None or not sizes.begun.isdisjoint(dims.symbols_of(dim)):
+        if dim is None or not sizes.unrelated.isdisjoint(dims.symbols_of(dim)):
             return None
     others = [shapes.get(name) for shapes in sizes.otherwise or ()]
     if any(other is None or len(other) != len(shape) or None in other for other in others):

@@ -103,7 +103,8 @@ class Sizes:
     `enlarged`. `refusals` tell which sizes are left unknown, and why. `otherwise` are the shapes of
     all tensors where sizes that are assumed to be equal are not, in each way that inference takes;
     asked for in graphs with stacks alone (recomputed_shapes.py), None where that cannot be told.
-    `begun` are the other symbols in `assumed`.
+    `unrelated` are the symbols in `assumed` that rest on no equality: derived ones, those of sizes
+    that begin within the graph, and of tables.
     """
 
     graph: Any
@@ -118,7 +119,7 @@ class Sizes:
     nominal: Mapping[str, int] = field(default_factory=dict)
     enlarged: Mapping[str, int] = field(default_factory=dict)
     otherwise: tuple[Shapes, ...] | None = None
-    begun: frozenset[str] = frozenset()
+    unrelated: frozenset[str] = frozenset()
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -180,13 +181,13 @@ def resolve(graph: Any) -> Sizes:
             if _rewrite(shape, seen, inferred.points, table, fits):
                 resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
     found = {(graph.node[i].name, 0) for i in inference.tables}
-    other = begun.union(derived, _symbols_of(found, result, table))
+    unrelated = begun.union(derived, _symbols_of(found, result, table))
     stacks = any(node.op in POPS for node in graph.node)
     return Sizes(
         result,
         (*inferred.constraints.symbols, *derived),
         tuple(table),
-        inferred.constraints.assumed | other,
+        inferred.constraints.assumed | unrelated,
         _supposed(inference, inferred.constraints, resolved),
         tuple(_left_unknown(entering, inferred, inference.refused)),
         frozenset(derived),
@@ -195,7 +196,7 @@ def resolve(graph: Any) -> Sizes:
         nominal,
         inferred.factors,
         _otherwise(inference, inferred.constraints) if stacks else None,
-        other,
+        unrelated,
     )
 
 

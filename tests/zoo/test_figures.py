@@ -139,13 +139,22 @@ def the_bars_are_counted(module: Any) -> None:
         row(module, "even", arms={"stitched": 3e-3}, saved=0.2),
         row(module, "infers", training=False),
     ]
-    every, training = module.together(rows)
+    every, training, _ = module.together(rows)
     assert every.startswith("- All, 4 programs: geometric mean 1.030;")
     assert training.startswith("- Training, 3 programs: geometric mean 0.909;")
     assert "wholly above 1: 1, with 1 in them: 1, wholly below: 1;" in training
     assert "75% of saveable bytes or more saved in 2;" in training
     assert "median way to the ceiling 33% of 3;" in training
     assert "worst peak memory 1.200 (lost), above 1.05 in 1." in training
+
+
+def the_limit_is_the_ceilings(module: Any) -> None:
+    """Medians of 4 (XLA 3, or 12), 2 and 1 ms; what has no ceiling, or does not train, is left."""
+    rows = [row(module), row(module, arms={"xla": 12e-3}), row(module, training=False)]
+    told = module.limit([*rows, row(module, arms={"ceiling": 0})])
+    assert "of 2 programs" in told and "3.464 against the better, 4.000 against" in told
+    assert told.endswith("stitched against untouched 2.000.")
+    assert module.limit([row(module, arms={"ceiling": 0})]) == ""
 
 
 def how_few_pairs_and_which_commits_is_told(module: Any) -> None:
@@ -194,6 +203,7 @@ CLAIMS: dict[Claim, tuple[str, str]] = {
     what_a_row_holds_is_told: ('f"{row.operations} → {row.launches}', 'f"{row.launches}'),
     what_was_not_measured_is_told: ("*together(rows), *notes,", "*together(rows),"),
     the_bars_are_counted: ("if row.training]", "if row.name]"),
+    the_limit_is_the_ceilings: ("s[baseline(s)] / s[CEILING]", "s[UNTOUCHED] / s[CEILING]"),
     how_few_pairs_and_which_commits_is_told: ("1 - 2.0 ** (1 - few)", "1 - 2.0 ** -few"),
 }
 """Each with a mutant that it tells from the module: what is changed, and into what."""
