@@ -203,7 +203,7 @@ class _Loop:
                 passed |= 1 << len(ends)
             self.earlier[i], self.through[i] = arrived, passed
         for number, closing in enumerate(ends.values(), 1):
-            if all(self.through[source] >> number & 1 for source in closing):
+            if all(self.through.get(source, 0) >> number & 1 for source in closing):
                 for source in closing:
                     self.carried[number] = self.carried.get(number, 0) | before[source]
         body = [x for x in bit if _in_body(graph, x, loop)]

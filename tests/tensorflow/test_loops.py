@@ -318,3 +318,25 @@ def test_the_shape_of_a_variable_in_a_loop_is_a_constant_of_its_frame() -> None:
     cut = partition(definition, ["out"])
     assert bodies(cut)
     assert ran(cut)[0].shape == SHAPE
+
+
+def test_a_loop_that_another_ones_pass_closes_ends_nothing() -> None:
+    """TensorFlow makes none; a damaged request may hold one."""
+    with lowered() as graph:
+        variable, y = square("a"), v1.placeholder(tf.float32, SHAPE, name="x")
+
+        def step(i: Any, y: Any) -> Any:
+            value = tf.tanh(y) * variable.read_value()
+            with tf.control_dependencies([variable.assign(value)]):
+                return i + 1, tf.identity(value)
+
+        for _ in range(2):
+            _, y = v1.while_loop(lambda i, _: i < 3, step, [0, y])
+        tf.identity(y, name="out")
+    damaged = pruned(graph, ["out"])
+    merges = [node for node in damaged.node if node.op == "Merge"]
+    back = {merge.name: merge.input[1] for merge in merges}
+    for merge in merges:
+        if merge.name.startswith("while/"):
+            merge.input[1] = back[merge.name.replace("while/", "while_1/")]
+    assert partition(damaged, ["out"]).graph.frames
