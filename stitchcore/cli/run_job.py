@@ -106,6 +106,7 @@ class Graph:
     beside_ns: float = 0.0
     recorded: dict[str, Recorded] = field(default_factory=dict)  # by arm: original, stitched
     medians_ns: dict[str, float] = field(default_factory=dict)  # of steps by arm, compared or not
+    executor: dict[str, Any] = field(default_factory=dict)  # of the last `executor` event
 
 
 @dataclass
@@ -154,6 +155,8 @@ class Process:
             graph.memory = {name: event[name] for name in fields if name in event}
         if kind in ("savings", "rolled_back") and event.get("baseline_ns"):
             _take_figures(graph, event)
+        if kind == "executor":
+            graph.executor = {name: event.get(name) for name in ("caller_thread", "detail")}
         if kind == "parts":
             recorded = Recorded(float(event["call"]), dict(event["shares"]))
             graph.recorded[str(event["arm"])] = recorded

@@ -87,6 +87,7 @@ class Step:
     speedup_bound: float | None = None  # what stitching could gain of it at most
     process: int = 0
     partly: Mapping[str, str] = field(default_factory=dict)  # why some calls run as they were
+    executor: Mapping[str, Any] = field(default_factory=dict)  # in whose thread: `executor` event
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ def _step(graph: Graph, store: Path) -> Step:
         speedup_bound=bound(told),
         process=graph.process,
         partly=graph.partly,
+        executor=graph.executor,
     )
     if manifest is None or folder is None:
         return step
@@ -371,6 +373,8 @@ def _lines(step: Step) -> list[str]:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)
         kernels = f"kernels {step.kernels_before:,} → {step.kernels_after:,}"
         lines.append(f"  {kernels}, bytes saved per step {saved}")
+    if not step.reason and step.executor:
+        lines.append(f"  {_executor_text(step.executor)}")
     if not step.reason:
         lines += [f"  in part as it was: {why} ({told})" for why, told in step.partly.items()]
     if step.memory.get("untouched"):
@@ -383,6 +387,12 @@ def _lines(step: Step) -> list[str]:
     if step.report:
         lines.append(f"  report: {step.report}")
     return lines
+
+
+def _executor_text(executor: Mapping[str, Any]) -> str:
+    if executor["caller_thread"]:
+        return "runs in the thread that calls it"
+    return f"runs in TensorFlow's threads: {executor['detail']}"
 
 
 def _of_parts(told: Sequence[Part]) -> list[str]:

@@ -42,6 +42,7 @@ PLUGIN_SOURCES = (
     "threads.cc", "timer.cc",
     *LAUNCH_SOURCES,
 )  # fmt: skip
+SHIM_SOURCES = ("caller_thread.cc", "shim.cc")
 FLAGS = (
     "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden",
     "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64",
@@ -191,7 +192,9 @@ def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Pa
 
     plugin = folder / "stitch_plugin.so"
     shims = {folder / shim_name(version): path for version, path in by_version}
-    stale = [against(path, shim, ["shim.cc"]) for shim, path in shims.items() if not is_fresh(shim)]
+    stale = [
+        against(path, shim, SHIM_SOURCES) for shim, path in shims.items() if not is_fresh(shim)
+    ]
     if not is_fresh(plugin, (NATIVE, NATIVE / "cuda")):
         static = ["-static-libstdc++", "-static-libgcc", *sodium()]
         stale.append(against(by_version[0][1], plugin, PLUGIN_SOURCES, *static))

@@ -15,6 +15,7 @@ again as the job's own: the user's program sees nothing of it.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Protocol, Set, Tuple
@@ -65,11 +66,14 @@ class Chooser(Protocol):
 
 
 class Call(NamedTuple):
-    """A call under way. `arity` counts a function's arguments and results; None for a session."""
+    """A call under way. `arity` counts a function's arguments and results; None for a session.
+    `ours`: it names the executor that may run its graph in this thread (native/caller_thread.cc).
+    """
 
     key: Hashable
     mark: int
     arity: Optional[Tuple[int, int]]
+    ours: bool
 
 
 class Caller(threading.local):
@@ -92,6 +96,7 @@ def _call(
     caller: Caller,
     key: Hashable,
     arity: Optional[Tuple[int, int]],
+    ours: bool,
     chooser: Chooser,
     run: Callable[[int, Any], Any],
 ) -> Any:
@@ -99,7 +104,7 @@ def _call(
     failed: Optional[Exception] = None
     while True:
         mark, called = _or_default(chooser.choose, (0, key), key)
-        caller.now = Call(key, mark, arity)
+        caller.now = Call(key, mark, arity, ours)
         again = False
         if key in chooser.timed:
             _or_default(chooser.begin, None, key)
@@ -129,24 +134,33 @@ def _call(
             return result
 
 
-def _marked_options(options: Any, mark: int) -> Any:
-    """A copy of FunctionCallOptions with the marker of `mark`."""
+def _options(options: Any, mark: int, executor: str) -> Any:
+    """A copy of FunctionCallOptions with the marker of `mark`, and `executor` where the job has
+    chosen none."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context
 
     config = config_pb2.ConfigProto()
     config.ParseFromString(options.config_proto_serialized)
-    config.graph_options.rewrite_options.custom_optimizers.add().name = f"{MARKER}{mark}"
-    return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
+    if mark:
+        config.graph_options.rewrite_options.custom_optimizers.add().name = f"{MARKER}{mark}"
+    chosen = options.executor_type or executor
+    return context.FunctionCallOptions(config_proto=config, executor_type=chosen)
 
 
-def install_functions(caller: Caller, chooser: Chooser, inlines: bool) -> None:
+def _alone(context: Any) -> bool:
+    """Whether no other process runs parts of this one's functions: it may not know an executor."""
+    servers = ("_server_def", "_collective_ops_server_def")
+    return all(getattr(context, name, None) is None for name in servers)
+
+
+def install_functions(caller: Caller, chooser: Chooser, inlines: bool, executor: str) -> None:
     """Wraps the one method through which every eager call of a tf.function passes; `inlines` those
-    that TensorFlow keeps apart."""
+    that TensorFlow keeps apart, and names `executor` ("": TensorFlow's) to run them."""
     from tensorflow.python.eager import context
 
     original = context.Context.call_function
-    cache: Dict[Tuple[int, int], Tuple[Any, Any]] = {}  # by id of the options, kept alive here
+    cache: Dict[Tuple[int, int, str], Tuple[Any, Any]] = {}  # by id of the options, kept alive here
     visited: Set[bytes] = set()
     copies = inlining.Copies()
     taken: Set[bytes] = set()  # copies that TensorFlow has instantiated
@@ -172,23 +186,24 @@ def install_functions(caller: Caller, chooser: Chooser, inlines: bool) -> None:
         if caller.probing is not None:
             return original(self, name, tensor_inputs, num_outputs)
 
+        options = self.function_call_options
+        named = executor if not options.executor_type and _alone(self) else ""
+
         def run(mark: int, called: Any) -> Any:
             call = call_inlined if called == name else original
-            if not mark:
+            if not mark and not named:
                 return call(self, called, tensor_inputs, num_outputs)
-            options = self.function_call_options
-            entry = cache.get((id(options), mark)) or (
-                options,
-                _or_default(_marked_options, options, options, mark),
-            )
-            cache[id(options), mark] = entry
+            key = id(options), mark, named
+            entry = cache.get(key) or (options, _or_default(_options, options, options, *key[1:]))
+            cache[key] = entry
             self.function_call_options = entry[1]
             try:
                 return call(self, called, tensor_inputs, num_outputs)
             finally:
                 self.function_call_options = options
 
-        outputs = _call(caller, name, (len(tensor_inputs), num_outputs), chooser, run)
+        arity = len(tensor_inputs), num_outputs
+        outputs = _call(caller, name, arity, bool(named), chooser, run)
         if name not in visited:
             visited.add(name)
             _or_default(chooser.after_first_call, None, self, name, tensor_inputs)
@@ -197,11 +212,30 @@ def install_functions(caller: Caller, chooser: Chooser, inlines: bool) -> None:
     context.Context.call_function = call_function
 
 
-def install_sessions(caller: Caller, chooser: Chooser) -> None:
-    """Wraps Session.run's last Python step."""
+def _naming(config: Any, executor: str) -> Any:
+    """A copy of a session's ConfigProto, of the process's where there is none, that names
+    `executor`."""
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.eager import context
+
+    named = config_pb2.ConfigProto()
+    named.CopyFrom(context.context().config if config is None else config)
+    named.experimental.executor_type = named.experimental.executor_type or executor
+    return named
+
+
+def install_sessions(caller: Caller, chooser: Chooser, executor: str) -> None:
+    """Wraps Session.run's last Python step, and has sessions of this process name `executor` ("":
+    TensorFlow's) to run their graphs."""
     from tensorflow.python.client import session
 
-    original = session.BaseSession._do_run
+    original, construct = session.BaseSession._do_run, session.BaseSession.__init__
+
+    @functools.wraps(construct)
+    def __init__(self, target="", graph=None, config=None):  # type: ignore[no-untyped-def]
+        if executor and not target:
+            config = _or_default(_naming, config, config, executor)
+        construct(self, target, graph, config)
 
     def _do_run(  # type: ignore[no-untyped-def]
         self, handle, target_list, fetch_list, feed_dict, options, run_metadata
@@ -216,6 +250,8 @@ def install_sessions(caller: Caller, chooser: Chooser) -> None:
             return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
 
         key = (id(self), tuple(map(id, operations)), len(feed_dict))
-        return _call(caller, key, None, chooser, run)
+        ours = bool(executor) and self._config.experimental.executor_type == executor
+        return _call(caller, key, None, ours, chooser, run)
 
     session.BaseSession._do_run = _do_run
+    session.BaseSession.__init__ = __init__

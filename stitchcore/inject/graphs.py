@@ -213,6 +213,7 @@ def _gate(
     frames: Sequence[Tuple[str, ...]],
     step: int,
     arm: int,
+    caller_thread: bool,
     preserve: AbstractSet[str] = frozenset(),
 ) -> None:
     gates: Dict[str, str] = {}
@@ -233,20 +234,27 @@ def _gate(
     for device, name in gates.items():
         gate = graph.node.add(name=name, op="StitchGate", device=device)
         gate.attr["step"].i, gate.attr["arm"].i = step, arm
+        gate.attr["caller_thread"].b = caller_thread
 
 
-def add_gates(graph: Any, step: int, arm: int, preserve: AbstractSet[str]) -> Any:
+def add_gates(
+    graph: Any, step: int, arm: int, preserve: AbstractSet[str], caller_thread: bool = False
+) -> Any:
     """A copy of `graph` with a StitchGate on each device before all that has an effect: until one
     has passed, a call that ends with an error can be made again. What a loop holds waits where it
-    is entered. `preserve` are a session's fetches."""
+    is entered. `preserve` are a session's fetches; `caller_thread` asks for a call to run in the
+    thread that makes it (native/caller_thread.cc)."""
     copy = type(graph)()
     copy.CopyFrom(graph)
-    _gate(copy, _frames(graph)[1], step, arm, preserve)
+    _gate(copy, _frames(graph)[1], step, arm, caller_thread, preserve)
     return copy
 
 
-def add_timer(graph: Any, step: int, arm: int, gated: bool = False) -> Any:
-    """A copy of `graph` with a StitchTimer that passes once per training step, and gates if asked.
+def add_timer(
+    graph: Any, step: int, arm: int, gated: bool = False, caller_thread: bool = False
+) -> Any:
+    """A copy of `graph` with a StitchTimer that passes once per training step, and gates if asked:
+    these may ask for the caller's thread (`add_gates`).
 
     A step is a pass of the frame that updates variables. In the outermost frame the timer is a
     source that some update waits for; in a loop it hangs between the body's entry and an update.
@@ -261,7 +269,7 @@ def add_timer(graph: Any, step: int, arm: int, gated: bool = False) -> Any:
     copy = type(graph)()
     copy.CopyFrom(graph)
     if gated:
-        _gate(copy, frames, step, arm)
+        _gate(copy, frames, step, arm, caller_thread)
     # A session keeps stateful kernels by node name: each arm needs a name of its own.
     timer = copy.node.add(name=f"stitch/timer_{step}_{arm}", op="StitchTimer")
     timer.device = graph.node[target].device

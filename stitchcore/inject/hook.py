@@ -17,6 +17,7 @@ from typing import Any, Dict, FrozenSet, Hashable, List, Optional, Set, Tuple
 
 from . import (
     call_interception,
+    caller_thread,
     client,
     collectives,
     coordination_service,
@@ -96,8 +97,9 @@ class Hook:
 
     def start(self) -> None:
         inlines = self._config.mode == "optimize"
-        call_interception.install_functions(self._caller, self, inlines)
-        call_interception.install_sessions(self._caller, self)
+        executor = self._plugin.caller_thread_executor() if inlines else ""
+        call_interception.install_functions(self._caller, self, inlines, executor)
+        call_interception.install_sessions(self._caller, self, executor)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         self._source.start()
@@ -370,10 +372,12 @@ class Hook:
         if arm == STITCHED:
             try:
                 new = self._stitched(view, program)
+                here = self._in_caller_thread(instance, program, new)
                 if instance.lifted is not None or program.for_results:  # timed where it is called
-                    gated = graphs.add_gates(new, instance.step, STITCHED, view.preserve)
+                    gated = graphs.add_gates(new, instance.step, STITCHED, view.preserve, here)
                     return self._built(gated)
-                return self._built(graphs.add_timer(new, instance.step, STITCHED, gated=True))
+                timed = graphs.add_timer(new, instance.step, STITCHED, True, here)
+                return self._built(timed)
             except Exception as error:
                 instance.keep_original()
                 why = reasons.of(error)
@@ -382,6 +386,25 @@ class Hook:
             return None
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
+
+    def _in_caller_thread(self, instance: Instance, program: Program, stitched: Any) -> bool:
+        """Whether a stitched graph is to run in the thread that calls it; told, and why not."""
+        caller = self._caller.now
+        if caller is None or program.artifact is None or program.on_gpu:
+            return False
+        if instance.pooled:
+            why = "it was slower there"
+        elif not caller.ours:
+            why = "the job names an executor, or other processes run a part"
+        else:
+            expected = program.artifact.manifest.get("expect", {})
+            why = caller_thread.why_not(stitched, expected)
+        instance.in_caller_thread = not why
+        if not why:
+            caller_thread.await_input(stitched)
+        told = {"caller_thread": not why, "detail": why}
+        self._events.write("executor", digest=program.digest, **told)
+        return not why
 
     def _program(
         self,

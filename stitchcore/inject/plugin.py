@@ -403,6 +403,11 @@ class Plugin:
         finally:
             self._library.stitch_free(ctypes.c_void_p(buffer))
 
+    def caller_thread_executor(self) -> str:
+        """The type of the executor that runs a step in the thread that calls it, for graphs that
+        ask for it (native/caller_thread.cc)."""
+        return str(self._versioned.stitch_caller_thread_executor().decode())
+
     def counters(self) -> Dict[str, int]:
         """Pool and buffer statistics since the start (native/pool.h, op.cc)."""
         values = (ctypes.c_int64 * len(COUNTERS))()
@@ -463,10 +468,11 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     # A graph wholly on a GPU is shown to an optimizer of that device type only (native/shim.cc).
     versioned = ctypes.CDLL(shim)
-    if not hasattr(versioned, "stitch_start_trace"):
+    if not hasattr(versioned, "stitch_caller_thread_executor"):
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, f"{shim} is of an older release: {mend}")
     versioned.stitch_set_optimizer(ctypes.cast(library.TF_InitGraph, ctypes.c_void_p))
     versioned.stitch_start_trace.restype = ctypes.c_bool
     versioned.stitch_stop_trace.restype = ctypes.c_void_p
+    versioned.stitch_caller_thread_executor.restype = ctypes.c_char_p
     pywrap_tf_session.TF_LoadPluggableDeviceLibrary(shim)
     return Plugin(library, versioned)

@@ -13,6 +13,7 @@ from . import program as program_module
 from .program import (
     CANARY_BLOCK,
     CANARY_FIRST,
+    FIRST_BLOCK,
     FOREVER,
     HISTORY,
     ORIGINAL,
@@ -72,7 +73,8 @@ class StepMonitor:
         if not self._timed:  # whatever ends the job from here on is not how it was started
             self._timed = True
             self._events.write("timed", digest=instance.program.reported)
-        instance.history = (instance.history + fresh)[-HISTORY:]
+        counted = [interval for interval in fresh if interval.block > instance.ignored]
+        instance.history = (instance.history + counted)[-HISTORY:]
         program = instance.program
         if instance.swapped_late and instance.beside is None:
             alone = [each.nanoseconds for each in instance.history if each.arm == ORIGINAL]
@@ -87,11 +89,15 @@ class StepMonitor:
         if instance.decided is False:
             return  # gone back, or with all replicas going back
         savings.advance(instance.record, fresh)
+        if not instance.history:
+            return
         # The last block may still be running: it is left out.
         last = instance.history[-1].block
         done = [interval for interval in instance.history if interval.block != last]
         instance.comparison = timer.compare(done)
         keep = timer.verdict(instance.comparison, self._config.guard)
+        if keep is False and self._to_the_pool(instance):
+            return
         if keep is False:
             ratio = instance.comparison.ratio if instance.comparison is not None else 1.0
             told = f"speed-up {speedup_text(1 / ratio)}"
@@ -114,6 +120,22 @@ class StepMonitor:
             instance.widened = instance.comparison.pairs >= timer.MINIMUM_PAIRS
             if instance.widened:
                 self._plugin.schedule(instance.step, STITCHED, WIDE_BLOCK, WIDE_BLOCK)
+
+    def _to_the_pool(self, instance: Instance) -> bool:
+        """Whether a step that is slower in the caller's thread can be tried in TensorFlow's pool,
+        and is: its stitched graph is built anew, and compared from the beginning."""
+        program = instance.program
+        fixed = program.refused_late is not None or program.bodies is not None
+        if not instance.in_caller_thread or fixed or instance.member is not None:
+            return False
+        instance.in_caller_thread, instance.pooled, instance.renew = False, True, True
+        instance.ignored, instance.history = instance.history[-1].block, []
+        told = comparison_fields(instance.comparison)
+        self._events.write("pooled", digest=program.reported, key=program.key, **told)
+        instance.comparison, instance.decided, instance.widened = None, None, False
+        if self._config.baseline <= 0:
+            self._plugin.schedule(instance.step, STITCHED, ORIGINAL_BLOCK, FIRST_BLOCK)
+        return True
 
     def _stretch(self, instance: Instance) -> None:
         """Stitched blocks of random length, longer as evidence grows, up to the control share."""

@@ -7,7 +7,7 @@ import importlib
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,13 @@ STEPS = 400
 
 
 @pytest.fixture(scope="module")
-def library(native: Path) -> plugin.Plugin:
+def library(native: Path) -> Iterator[plugin.Plugin]:
+    """A step that has been swapped has its memory sampled; that ends here."""
     importlib.import_module("tensorflow")
-    return plugin.Plugin(plugin.open_native(str(native)))
+    made = plugin.Plugin(plugin.open_native(str(native)))
+    yield made
+    for step in range(made.new_step()):
+        made.unwatch_memory(step)
 
 
 class Register(dict[str, str]):

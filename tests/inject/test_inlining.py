@@ -199,7 +199,7 @@ def test_a_copy_that_tensorflow_does_not_take_is_not_called_again(
         return "given"
 
     monkeypatch.setattr(eager.Context, "call_function", call_function)
-    call_interception.install_functions(caller, Chooser(), inlines)
+    call_interception.install_functions(caller, Chooser(), inlines, "")
     context = eager.context()
     if shown == 1:
         with pytest.raises(tf.errors.InvalidArgumentError):

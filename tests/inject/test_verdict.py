@@ -219,3 +219,36 @@ def test_a_region_that_did_not_fit_may_be_found_wrong(
     assert [fault.lasting for fault in faults] == [True, True]
     known = crash_breaker.left_out(str(tmp_path), "d" * 64, KEY)
     assert known == {"r1": "2 instead of 1"}
+
+
+@pytest.mark.parametrize("there", [0.8, 1.3])
+def test_what_is_slower_in_the_callers_thread_is_tried_in_the_pool(
+    library: plugin.Plugin, tmp_path: Path, there: float
+) -> None:
+    """And judged there anew, by nothing that was timed before."""
+    job = Job(library, tmp_path, ratio=1.3, noise=0.02, seed=1)
+    job.instance.in_caller_thread = True
+    job.swap()
+    while not job.instance.pooled and job.stitched <= WITHIN:
+        job.run(CALLS_BETWEEN_LOOKS)
+    assert job.instance.decided is None and job.instance.program.reason is None
+    assert job.instance.renew, "its graph is built anew when it is the original's turn"
+    assert not job.instance.history
+    before, job.ratio = job.stitched, there
+    while job.instance.decided is None and job.stitched <= before + WITHIN:
+        job.run(CALLS_BETWEEN_LOOKS)
+    assert job.instance.decided is (there < 1)
+    assert job.instance.program.reason == (None if there < 1 else reasons.SLOWER)
+    told = [json.loads(line)["type"] for line in job.told.read_text().splitlines()]
+    assert told.count("pooled") == 1 and ("rolled_back" in told) == (there > 1)
+
+
+def test_what_cannot_be_built_anew_goes_back_at_once(
+    library: plugin.Plugin, tmp_path: Path
+) -> None:
+    job = Job(library, tmp_path, ratio=1.3, noise=0.02, seed=1)
+    job.instance.in_caller_thread = True
+    job.instance.program.refused_late = reasons.DEADLINE
+    job.swap()
+    job.until_judged()
+    assert job.instance.program.reason == reasons.SLOWER and not job.instance.pooled

@@ -61,6 +61,7 @@ void RegisterMark(const char* name, const stitch::Functions& on_cpu,
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
   TF_OpDefinitionBuilderAddAttr(op, "step: int");
   TF_OpDefinitionBuilderAddAttr(op, "arm: int");
+  TF_OpDefinitionBuilderAddAttr(op, "caller_thread: bool = false");  // see caller_thread.cc
   TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, NoShapes);
   TF_RegisterOpDefinition(op, status);

@@ -1,0 +1,215 @@
+"""Functions that ask for the caller's thread, and the same ones in TensorFlow's pool: what each
+does, as JSON. Argument: the folder of the native plug-in."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import context
+
+from stitchcore.inject import plugin, step_parts
+from stitchcore.inject.caller_thread import KERNEL, LABEL
+
+major, minor = (int(part) for part in tf.__version__.split(".")[:2])
+native = plugin.load(sys.argv[1], (major, minor))
+EXECUTOR = native.caller_thread_executor()
+Body = Callable[..., Any]
+
+
+def asking(body: Body, here: bool) -> Body:
+    """`body` as a function whose gate asks for the caller's thread, or does not."""
+
+    def gated(*arguments: Any) -> Any:
+        numbers = {name: attr_value_pb2.AttrValue(i=0) for name in ("step", "arm")}
+        asks = {"caller_thread": attr_value_pb2.AttrValue(b=here)}
+        graph = tf.compat.v1.get_default_graph()
+        gate = graph.create_op("StitchGate", [], [], name="gate", attrs={**numbers, **asks})
+        with tf.control_dependencies([gate]):
+            return body(*map(tf.identity, arguments))
+
+    function = tf.function(gated)
+
+    def call(*arguments: Any) -> Any:
+        with context.function_executor_type(EXECUTOR):
+            return function(*arguments)
+
+    return call
+
+
+def in_pool(call: Callable[[], Any]) -> list[bool]:
+    """For each thread in which operations of a call ran: whether it is one of TensorFlow's."""
+    call()
+    native.start_trace()
+    call()
+    text = native.stop_trace()
+    events, _ = step_parts.parsed(text)
+    names = [line[1:] for line in text.split("\n") if line.startswith("\t")]
+    ran = {event.thread for event in events if ":Tanh" in event.name}
+    return sorted(names[thread - 1].startswith("tf_") for thread in ran)
+
+
+def tanh(x: Any) -> Any:
+    return tf.tanh(x)
+
+
+def tiny(x: Any) -> Any:
+    """A product below the least normal number, which TensorFlow's threads flush to zero."""
+    return x * tf.constant(1e-30)
+
+
+def calls_many(x: Any) -> Any:
+    """Calls that TensorFlow does not put into the step, each of which could end elsewhere."""
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def one(value: Any) -> Any:
+        return tf.tanh(value)
+
+    for _ in range(400):
+        x = one(x)
+    return x
+
+
+def loop(x: Any) -> Any:
+    """A loop that stays one operation, which calls its body."""
+    options = tf.raw_ops.While
+    body = tf.function(lambda i, value: (i + 1, tf.tanh(value)))
+    condition = tf.function(lambda i, value: i < 20000)
+    specs = tf.TensorSpec((), tf.int32), tf.TensorSpec(x.shape, tf.float32)
+    return options(
+        input=(tf.constant(0), x),
+        cond=condition.get_concrete_function(*specs),
+        body=body.get_concrete_function(*specs),
+    )[1]
+
+
+def fails(x: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_less(x, 1.0)]):
+        return tf.tanh(x)
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except tf.errors.InvalidArgumentError as error:
+        return type(error).__name__
+    return ""
+
+
+def in_thread(call: Callable[[], Any], stack: int) -> Any:
+    """What `call` gives in a thread with so many bytes of stack."""
+    found = []
+    before = threading.stack_size(stack)
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    threading.stack_size(before)
+    thread.join()
+    return found[0]
+
+
+def at_once(call: Callable[[Any], Any]) -> bool:
+    """Whether eight threads that call it again and again each get their own result."""
+    right: list[bool] = []
+
+    def again(number: int) -> None:
+        x = tf.fill((64,), number / 10)
+        expected = np.tanh(np.full(64, np.float32(number / 10)))
+        right.append(all(np.allclose(call(x), expected) for _ in range(200)))
+
+    threads = [threading.Thread(target=again, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return right == [True] * 8
+
+
+def pipeline(here: bool, parallel: bool) -> dict[str, Any]:
+    """An iterator that is begun in a call and read to its end in later ones, whose functions run in
+    parallel, and keep the runner of the first, or ask Python in whose thread they are."""
+    threads, zeros = set(), tf.zeros((4096,))
+
+    def ask(number: Any) -> Any:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return number
+
+    data = tf.data.Dataset.range(300)
+    if parallel:
+        data = data.map(lambda n: n * 2, num_parallel_calls=4).prefetch(2)
+    else:
+        data = data.map(lambda n: tf.numpy_function(ask, [n * 2], tf.int64))
+    name = f"iterator of {here}, {parallel}"
+    resource = tf.raw_ops.IteratorV2(
+        shared_name=name, container="", output_types=[tf.int64], output_shapes=[()]
+    )
+
+    def begin(x: Any) -> Any:
+        tf.raw_ops.MakeIterator(dataset=data._variant_tensor, iterator=resource)
+        return tf.tanh(x)
+
+    def following(x: Any) -> Any:
+        [one] = tf.raw_ops.IteratorGetNext(
+            iterator=resource, output_types=[tf.int64], output_shapes=[()]
+        )
+        if here:
+            one.op._set_attr(KERNEL, attr_value_pb2.AttrValue(s=LABEL))
+        return one + tf.cast(tf.reduce_sum(tf.tanh(x)), tf.int64)
+
+    asking(begin, here)(zeros)
+    read = asking(following, here)
+    elements, ended = [], ""
+    in_pools: list[bool] = []
+    while not ended:
+        try:
+            elements.append(int(read(zeros)))
+            if len(elements) == 100:
+                in_pools = in_pool(lambda: elements.append(int(read(zeros))))
+        except tf.errors.OutOfRangeError as error:
+            ended = type(error).__name__
+    return {
+        "elements": elements, "ended": ended, "asked_in_callers": sorted(threads),
+        "in_pool": in_pools,
+    }  # fmt: skip
+
+
+def session(here: bool) -> list[bool]:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (64,))
+        numbers = {name: attr_value_pb2.AttrValue(i=0) for name in ("step", "arm")}
+        asks = {"caller_thread": attr_value_pb2.AttrValue(b=here)}
+        gate = graph.create_op("StitchGate", [], [], name="gate", attrs={**numbers, **asks})
+        with tf.control_dependencies([gate]):
+            y = tf.tanh(x)
+        config = tf.compat.v1.ConfigProto()
+        config.experimental.executor_type = EXECUTOR
+        with tf.compat.v1.Session(config=config) as one:
+            return in_pool(lambda: one.run(y, {x: np.zeros(64, np.float32)}))
+
+
+x = tf.linspace(-1.0, 0.9, 64)
+small = tf.constant([1e-10], tf.float32)
+found: dict[str, dict[str, Any]] = {"here": {}, "pool": {}}
+for name, here in (("here", True), ("pool", False)):
+    function = asking(tanh, here)
+    refused = asking(fails, here)
+    found[name] = {
+        "in_pool": in_pool(lambda: function(x)),  # noqa: B023
+        "tiny": [float(one) for one in asking(tiny, here)(small)],
+        "many": asking(calls_many, here)(x).numpy().tolist(),
+        "loop": asking(loop, here)(x).numpy().tolist(),
+        "error": error_of(lambda: refused(x + 1.0)),  # noqa: B023
+        "after_error": refused(x).numpy().tolist(),
+        "small_stack": in_thread(lambda: in_pool(lambda: function(x)), 1 << 20),  # noqa: B023
+        "large_stack": in_thread(lambda: in_pool(lambda: function(x)), 1 << 23),  # noqa: B023
+        "at_once": at_once(function),
+        "session": session(here),
+        "parallel": pipeline(here, parallel=True),
+        "python": pipeline(here, parallel=False),
+    }
+print(json.dumps(found))

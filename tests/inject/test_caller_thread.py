@@ -1,0 +1,171 @@
+"""Steps that run in the thread that calls them: which, and that nothing else changes for them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+
+from stitchcore.inject import caller_thread
+from tests import fork_server
+from tests.inject import jobs
+
+SCRIPT = Path(__file__).parent / "scripts" / "caller_thread.py"
+EXPECTED = {"serial_seconds": 5e-5, "parallel_seconds": 2e-5}
+"""Of a step that gains less side by side than a hand-over takes."""
+
+
+@functools.cache
+def ran(version: str, native: Path) -> dict[str, dict[str, Any]]:
+    done = fork_server.run([jobs.python_of(version), str(SCRIPT), str(native)])
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(params=["2.15", "2.21"])
+def found(request: pytest.FixtureRequest, native: Path) -> dict[str, dict[str, Any]]:
+    return ran(request.param, native)
+
+
+@pytest.mark.slow
+def test_it_runs_in_the_thread_that_calls_it_where_the_graph_asks(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    assert found["here"]["in_pool"] == found["here"]["session"] == [False]
+    assert found["pool"]["in_pool"] == found["pool"]["session"] == [True]
+
+
+@pytest.mark.slow
+def test_a_thread_with_little_stack_leaves_it_to_another(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    """One of its own, as the pipeline may need the pool's while it waits."""
+    assert found["here"]["small_stack"] == found["here"]["large_stack"] == [False]
+    assert found["pool"]["small_stack"] == found["pool"]["large_stack"] == [True]
+
+
+@pytest.mark.slow
+def test_what_it_computes_is_what_the_pool_computes(found: dict[str, dict[str, Any]]) -> None:
+    """Numbers too small to be normal are zero in TensorFlow's threads; operations that call
+    functions, as a loop that is one operation and a long row of calls, end well."""
+    for name in ("tiny", "many", "loop"):
+        assert found["here"][name] == found["pool"][name]
+    assert found["here"]["tiny"] == [0.0]
+
+
+@pytest.mark.slow
+def test_an_error_is_the_callers_and_the_next_call_runs(found: dict[str, dict[str, Any]]) -> None:
+    for where in ("here", "pool"):
+        assert found[where]["error"] == "InvalidArgumentError"
+        line = [math.tanh(-1 + 1.9 * i / 63) for i in range(64)]
+        assert found[where]["after_error"] == pytest.approx(line, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_threads_that_call_at_once_each_get_their_own(found: dict[str, dict[str, Any]]) -> None:
+    assert found["here"]["at_once"] and found["pool"]["at_once"]
+
+
+@pytest.mark.slow
+def test_input_is_taken_there_and_made_elsewhere(found: dict[str, dict[str, Any]]) -> None:
+    """An iterator keeps the runner of the call that began it, and is read to its end in others;
+    Python, where its functions ask, sees none of the caller's thread."""
+    for where in ("here", "pool"):
+        for made in (found[where]["parallel"], found[where]["python"]):
+            assert made["elements"] == list(range(0, 600, 2))
+            assert made["ended"] == "OutOfRangeError"
+            assert made["in_pool"] == [where == "pool"]
+        assert found[where]["python"]["asked_in_callers"] == [False]
+
+
+def why_not(body: Any, *arguments: Any, expected: Any = EXPECTED) -> str:
+    function = tf.function(body)
+    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in arguments]
+    graph = function.get_concrete_function(*specs).graph.as_graph_def()
+    return caller_thread.why_not(graph, expected)
+
+
+VECTOR = ((4,), tf.float32)
+
+
+def test_a_training_step_may() -> None:
+    weights, table = tf.Variable(tf.ones((4, 4))), tf.Variable(tf.ones((9, 4)))
+    writer = tf.summary.create_noop_writer()
+    words = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant(["a"]), tf.constant([1], tf.int64)), 0
+    )
+
+    @tf.autograph.experimental.do_not_convert
+    def step(x: Any, word: Any) -> Any:
+        with tf.GradientTape() as tape, writer.as_default():
+            rows = tf.gather(table, words.lookup(word))
+            value = tf.matmul(x[None] + rows + tf.random.normal((4,)), weights)
+            loss = tf.while_loop(lambda v: tf.reduce_sum(v) < 1.0, lambda v: v * 2.0, [value])[0]
+            loss = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.reduce_sum(loss), lambda: 0.0)
+            tf.debugging.assert_all_finite(loss, "finite")
+        for variable, gradient in zip(
+            (weights, table), tape.gradient(loss, (weights, table)), strict=True
+        ):
+            variable.assign_sub(tf.convert_to_tensor(gradient))
+        return loss
+
+    assert why_not(step, VECTOR, ((), tf.string)) == ""
+
+
+def test_what_asks_python_or_waits_may_not() -> None:
+    queue = tf.queue.FIFOQueue(2, [tf.float32], shapes=[(4,)])
+
+    def asks_python(x: Any) -> Any:
+        return tf.numpy_function(lambda value: value, [x], tf.float32)
+
+    def asks_python_deeply(x: Any) -> Any:
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.py_function(abs, [x], tf.float32),
+                       lambda: x)  # fmt: skip
+
+    def waits(x: Any) -> Any:
+        queue.enqueue(x)
+        return queue.dequeue()
+
+    def stages(x: Any) -> Any:
+        tf.raw_ops.Stage(values=[x], shared_name="s")
+        return tf.raw_ops.Unstage(dtypes=[tf.float32], shared_name="s")[0]
+
+    for body, names in (
+        (asks_python, "PyFunc"),
+        (asks_python_deeply, "EagerPyFunc"),
+        (waits, "Queue"),
+        (stages, "tage"),
+    ):
+        assert names in why_not(body, VECTOR), body.__name__
+
+
+def test_an_operation_that_tensorflow_does_not_know_may_not() -> None:
+    graph = tf.compat.v1.GraphDef()
+    graph.node.add(name="unknown", op="SomebodysOperation")
+    assert "SomebodysOperation" in caller_thread.why_not(graph, EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("serial", "parallel", "may"),
+    [
+        (9e-5, 0.0, True),  # all of it is less than to hand it over
+        (1e-3, 0.85e-3, True),  # a sixth, by an estimate that knows no losses
+        (1e-3, 0.6e-3, False),
+        (None, None, False),  # an artifact of an earlier release
+    ],
+)
+def test_what_gains_side_by_side_runs_side_by_side(
+    serial: float | None, parallel: float | None, may: bool
+) -> None:
+    expected = {"serial_seconds": serial, "parallel_seconds": parallel}
+    assert (why_not(tf.tanh, VECTOR, expected=expected) == "") == may
