@@ -37,12 +37,15 @@ def found(request: pytest.FixtureRequest, native: Path) -> dict[str, dict[str, A
     return ran(request.param, native)
 
 
+CALLERS, POOLS = ["caller's"], ["pool's"]
+
+
 @pytest.mark.slow
 def test_it_runs_in_the_thread_that_calls_it_where_the_graph_asks(
     found: dict[str, dict[str, Any]],
 ) -> None:
-    assert found["here"]["in_pool"] == found["here"]["session"] == [False]
-    assert found["pool"]["in_pool"] == found["pool"]["session"] == [True]
+    for where, threads in (("here", CALLERS), ("pool", POOLS)):
+        assert found[where]["threads"] == found[where]["session"]["threads"] == threads
 
 
 @pytest.mark.slow
@@ -50,8 +53,10 @@ def test_a_thread_with_little_stack_leaves_it_to_another(
     found: dict[str, dict[str, Any]],
 ) -> None:
     """One of its own, as the pipeline may need the pool's while it waits."""
-    assert found["here"]["small_stack"] == found["here"]["large_stack"] == [False]
-    assert found["pool"]["small_stack"] == found["pool"]["large_stack"] == [True]
+    assert found["here"]["large_stack"] == CALLERS
+    [thread] = found["here"]["small_stack"]
+    assert thread not in (*CALLERS, *POOLS)
+    assert found["pool"]["small_stack"] == found["pool"]["large_stack"] == POOLS
 
 
 @pytest.mark.slow
@@ -61,6 +66,7 @@ def test_what_it_computes_is_what_the_pool_computes(found: dict[str, dict[str, A
     for name in ("tiny", "many", "loop"):
         assert found["here"][name] == found["pool"][name]
     assert found["here"]["tiny"] == [0.0]
+    assert found["here"]["session"]["tiny"] == found["pool"]["session"]["tiny"] == 0.0
 
 
 @pytest.mark.slow
@@ -79,12 +85,14 @@ def test_threads_that_call_at_once_each_get_their_own(found: dict[str, dict[str,
 @pytest.mark.slow
 def test_input_is_taken_there_and_made_elsewhere(found: dict[str, dict[str, Any]]) -> None:
     """An iterator keeps the runner of the call that began it, and is read to its end in others;
-    Python, where its functions ask, sees none of the caller's thread."""
-    for where in ("here", "pool"):
-        for made in (found[where]["parallel"], found[where]["python"]):
+    Python, where its functions ask, sees none of the caller's thread. What waits for an operation
+    that another thread ends goes on in the pool."""
+    for where, threads in (("here", CALLERS), ("pool", POOLS)):
+        for name in ("parallel", "python", "unlabelled"):
+            made = found[where][name]
             assert made["elements"] == list(range(0, 600, 2))
             assert made["ended"] == "OutOfRangeError"
-            assert made["in_pool"] == [where == "pool"]
+            assert made["threads"] == (POOLS if name == "unlabelled" else threads)
         assert found[where]["python"]["asked_in_callers"] == [False]
 
 

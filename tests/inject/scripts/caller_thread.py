@@ -19,6 +19,7 @@ from stitchcore.inject.caller_thread import KERNEL, LABEL
 
 major, minor = (int(part) for part in tf.__version__.split(".")[:2])
 native = plugin.load(sys.argv[1], (major, minor))
+CALLS = "TFE_Py_ExecuteCancelable", "SessionRun"
 EXECUTOR = native.caller_thread_executor()
 Body = Callable[..., Any]
 
@@ -43,16 +44,22 @@ def asking(body: Body, here: bool) -> Body:
     return call
 
 
-def in_pool(call: Callable[[], Any]) -> list[bool]:
-    """For each thread in which operations of a call ran: whether it is one of TensorFlow's."""
+def threads(call: Callable[[], Any]) -> list[str]:
+    """In whose threads a call's operations ran: the caller's, the pool's, others. Of operations
+    that it has found to be cheap TensorFlow records nothing."""
     call()
     native.start_trace()
     call()
     text = native.stop_trace()
     events, _ = step_parts.parsed(text)
     names = [line[1:] for line in text.split("\n") if line.startswith("\t")]
-    ran = {event.thread for event in events if ":Tanh" in event.name}
-    return sorted(names[thread - 1].startswith("tf_") for thread in ran)
+    callers = {event.thread for event in events if event.name.startswith(CALLS)}
+    ran = {event.thread for event in events if event.name.endswith(":Tanh")}
+    return sorted(name_of(names[one - 1], one in callers) for one in ran)
+
+
+def name_of(thread: str, calls: bool) -> str:
+    return "caller's" if calls else "pool's" if thread.startswith("tf_Compute") else thread
 
 
 def tanh(x: Any) -> Any:
@@ -71,7 +78,7 @@ def calls_many(x: Any) -> Any:
     def one(value: Any) -> Any:
         return tf.tanh(value)
 
-    for _ in range(400):
+    for _ in range(3000):
         x = one(x)
     return x
 
@@ -130,13 +137,13 @@ def at_once(call: Callable[[Any], Any]) -> bool:
     return right == [True] * 8
 
 
-def pipeline(here: bool, parallel: bool) -> dict[str, Any]:
+def pipeline(here: bool, parallel: bool, labelled: bool) -> dict[str, Any]:
     """An iterator that is begun in a call and read to its end in later ones, whose functions run in
     parallel, and keep the runner of the first, or ask Python in whose thread they are."""
-    threads, zeros = set(), tf.zeros((4096,))
+    asked, zeros = set(), tf.zeros((1 << 17,))
 
     def ask(number: Any) -> Any:
-        threads.add(threading.current_thread() is threading.main_thread())
+        asked.add(threading.current_thread() is threading.main_thread())
         return number
 
     data = tf.data.Dataset.range(300)
@@ -144,7 +151,10 @@ def pipeline(here: bool, parallel: bool) -> dict[str, Any]:
         data = data.map(lambda n: n * 2, num_parallel_calls=4).prefetch(2)
     else:
         data = data.map(lambda n: tf.numpy_function(ask, [n * 2], tf.int64))
-    name = f"iterator of {here}, {parallel}"
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        data = data.with_options(options)
+    name = f"iterator of {here}, {parallel}, {labelled}"
     resource = tf.raw_ops.IteratorV2(
         shared_name=name, container="", output_types=[tf.int64], output_shapes=[()]
     )
@@ -157,39 +167,42 @@ def pipeline(here: bool, parallel: bool) -> dict[str, Any]:
         [one] = tf.raw_ops.IteratorGetNext(
             iterator=resource, output_types=[tf.int64], output_shapes=[()]
         )
-        if here:
+        if labelled:
             one.op._set_attr(KERNEL, attr_value_pb2.AttrValue(s=LABEL))
-        return one + tf.cast(tf.reduce_sum(tf.tanh(x)), tf.int64)
+        zeros = tf.tanh(x * tf.cast(one, tf.float32))
+        return one + tf.cast(tf.reduce_sum(zeros), tf.int64)
 
     asking(begin, here)(zeros)
     read = asking(following, here)
     elements, ended = [], ""
-    in_pools: list[bool] = []
+    found: list[str] = []
     while not ended:
         try:
             elements.append(int(read(zeros)))
-            if len(elements) == 100:
-                in_pools = in_pool(lambda: elements.append(int(read(zeros))))
+            if len(elements) == 3:
+                found = threads(lambda: elements.append(int(read(zeros))))
         except tf.errors.OutOfRangeError as error:
             ended = type(error).__name__
     return {
-        "elements": elements, "ended": ended, "asked_in_callers": sorted(threads),
-        "in_pool": in_pools,
+        "elements": elements, "ended": ended, "asked_in_callers": sorted(asked),
+        "threads": found,
     }  # fmt: skip
 
 
-def session(here: bool) -> list[bool]:
+def session(here: bool) -> dict[str, Any]:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, (64,))
         numbers = {name: attr_value_pb2.AttrValue(i=0) for name in ("step", "arm")}
         asks = {"caller_thread": attr_value_pb2.AttrValue(b=here)}
         gate = graph.create_op("StitchGate", [], [], name="gate", attrs={**numbers, **asks})
         with tf.control_dependencies([gate]):
-            y = tf.tanh(x)
+            y, product = tf.tanh(x), tiny(x)
         config = tf.compat.v1.ConfigProto()
         config.experimental.executor_type = EXECUTOR
         with tf.compat.v1.Session(config=config) as one:
-            return in_pool(lambda: one.run(y, {x: np.zeros(64, np.float32)}))
+            where = threads(lambda: one.run(y, {x: np.zeros(64, np.float32)}))
+            small = one.run(product, {x: np.full(64, 1e-10, np.float32)})
+    return {"threads": where, "tiny": float(small.max())}
 
 
 x = tf.linspace(-1.0, 0.9, 64)
@@ -199,17 +212,18 @@ for name, here in (("here", True), ("pool", False)):
     function = asking(tanh, here)
     refused = asking(fails, here)
     found[name] = {
-        "in_pool": in_pool(lambda: function(x)),  # noqa: B023
+        "threads": threads(lambda: function(x)),  # noqa: B023
         "tiny": [float(one) for one in asking(tiny, here)(small)],
         "many": asking(calls_many, here)(x).numpy().tolist(),
         "loop": asking(loop, here)(x).numpy().tolist(),
         "error": error_of(lambda: refused(x + 1.0)),  # noqa: B023
         "after_error": refused(x).numpy().tolist(),
-        "small_stack": in_thread(lambda: in_pool(lambda: function(x)), 1 << 20),  # noqa: B023
-        "large_stack": in_thread(lambda: in_pool(lambda: function(x)), 1 << 23),  # noqa: B023
+        "small_stack": in_thread(lambda: threads(lambda: function(x)), 1 << 20),  # noqa: B023
+        "large_stack": in_thread(lambda: threads(lambda: function(x)), 1 << 23),  # noqa: B023
         "at_once": at_once(function),
         "session": session(here),
-        "parallel": pipeline(here, parallel=True),
-        "python": pipeline(here, parallel=False),
+        "parallel": pipeline(here, parallel=True, labelled=here),
+        "python": pipeline(here, parallel=False, labelled=here),
+        "unlabelled": pipeline(here, parallel=True, labelled=False),
     }
 print(json.dumps(found))
