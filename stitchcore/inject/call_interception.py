@@ -160,7 +160,7 @@ def install_functions(caller: Caller, chooser: Chooser, inlines: bool, executor:
     from tensorflow.python.eager import context
 
     original = context.Context.call_function
-    cache: Dict[Tuple[int, int, str], Tuple[Any, Any]] = {}  # by id of the options, kept alive here
+    made: Dict[Tuple[Any, Any, int, str], Any] = {}  # threads have options of their own, alike
     visited: Set[bytes] = set()
     copies = inlining.Copies()
     taken: Set[bytes] = set()  # copies that TensorFlow has instantiated
@@ -193,10 +193,10 @@ def install_functions(caller: Caller, chooser: Chooser, inlines: bool, executor:
             call = call_inlined if called == name else original
             if not mark and not named:
                 return call(self, called, tensor_inputs, num_outputs)
-            key = id(options), mark, named
-            entry = cache.get(key) or (options, _or_default(_options, options, options, *key[1:]))
-            cache[key] = entry
-            self.function_call_options = entry[1]
+            key = options.config_proto_serialized, options.executor_type, mark, named
+            if key not in made:
+                made[key] = _or_default(_options, options, options, mark, named)
+            self.function_call_options = made[key]
             try:
                 return call(self, called, tensor_inputs, num_outputs)
             finally:

@@ -16,7 +16,7 @@ NEXT = frozenset(("IteratorGetNext", "IteratorGetNextAsOptional"))
 KERNEL, LABEL = "_kernel", b"stitch_caller_thread"
 HAND_OVER_SECONDS = 1e-4
 """What a call of a function costs for threads being woken: 100 to 190 us on two cores, of a program
-that does nothing else (TensorFlow 2.15 and 2.21; docs/speed.md)."""
+that does nothing else (TensorFlow 2.15 and 2.21; bench/caller_thread.py)."""
 
 SHARE = 0.2
 """What calls may gain side by side, of their time one after the other: estimates are of calls that

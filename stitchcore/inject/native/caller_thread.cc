@@ -1,12 +1,12 @@
 // An executor that runs a step in the thread that calls it, and the operation by which such a step
 // takes the next element of its input there. Compiled with the shim.
 //
-// TensorFlow hands a function's graph to its inter-op pool and waits: two to three threads are woken
-// for each call, and more where operations become ready side by side. On an idle machine that costs
-// tens of microseconds each time (measured: docs/speed.md), as much as a small stitched step takes.
-// This executor is TensorFlow's own, given a runner that runs what it is handed at once. Graphs ask
-// for it by a gate's attribute (graphs.py); of all others it makes TensorFlow's own executor. What
-// may not run so is the hook's to know (caller_thread.py).
+// TensorFlow hands a function's graph to its inter-op pool and waits: two or three threads are
+// woken for a call, more where operations become ready side by side. On an idle machine that takes
+// as long as a small stitched step (docs/decisions.md 37). This executor is TensorFlow's own, given
+// a runner that runs at once what it is handed. A gate's attribute asks for it (graphs.py); for all
+// other graphs TensorFlow's own executor is made. What may not run so is the hook's to know
+// (caller_thread.py).
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
