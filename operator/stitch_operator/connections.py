@@ -7,6 +7,7 @@ does not read. Here each of them has its time, and an address has so many connec
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -33,7 +34,9 @@ def settings(
     """A server of `application`, with the certificate that `context` has at its start. A request's
     head may take HEADER_SECONDS, its body `body_seconds`, answer and reading of it ANSWER_SECONDS;
     then the connection is closed. An answer is sent in parts: what is handed over whole counts as
-    sent before any of it is read, and a slow reader's next head is waited for."""
+    sent before any of it is read, and a slow reader's next head is waited for. An idle connection
+    is kept as long as a head may take: clients that keep theirs for five seconds (httpx's own
+    time, and uvicorn's) would else write into one that is being closed."""
     connections: Counter[str] = Counter()
 
     def protocol(*arguments: Any, **named: Any) -> asyncio.Protocol:
@@ -47,6 +50,7 @@ def settings(
         log_level="warning",
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=math.ceil(HEADER_SECONDS),
         timeout_graceful_shutdown=shutdown_seconds,
         h11_max_incomplete_event_size=HEADER_BYTES,
         ssl_context_factory=lambda _config, _default: context(),

@@ -45,7 +45,8 @@ def fake_gpu() -> FakeGpu:
     sources.remove(NATIVE / "shim.cc")
     named = ("-Wl,-soname,libcuda.so.1", f"-I{STANDIN}")
     device = _built("fake_gpu.so", sources, tensorflow, named)
-    own = (f"-I{build.NATIVE}", f'-DPRODUCT_SHIM="{product / shim}"')
+    own = (f"-I{build.NATIVE}", f'-DPRODUCT_SHIM="{product / shim}"', "-Wl,--no-as-needed",
+           str(product / shim))  # fmt: skip
     made = _built(shim, [NATIVE / "shim.cc"], tensorflow, own)
     link = made.parent / PLUGIN
     if not link.exists():
@@ -66,8 +67,8 @@ def _built(name: str, sources: Sequence[Path], tensorflow: Path, extra: Sequence
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / name
-        command = [build.compiler(), *FLAGS, *extra, "-isystem", str(tensorflow / "include")]
-        command += [*map(str, sources), "-o", str(made), f"-L{tensorflow}"]
+        command = [build.compiler(), *FLAGS, "-isystem", str(tensorflow / "include")]
+        command += [*map(str, sources), "-o", str(made), *extra, f"-L{tensorflow}"]
         command += ["-l:libtensorflow_framework.so.2", "-ldl", "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:

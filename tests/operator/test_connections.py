@@ -140,6 +140,15 @@ def test_a_slow_reader_is_given_the_time_of_an_answer(
             read += got
 
 
+def test_an_idle_connection_outlives_what_a_client_keeps() -> None:
+    """Closed by the server after as many seconds as the client keeps it, it takes a request with
+    it: a job's graph was answered "Server disconnected without sending a response"."""
+    kept = httpx.Limits().keepalive_expiry
+    settings = connections.settings(Starlette(), ssl.create_default_context, 1.0, 1)
+    assert kept is not None
+    assert min(settings.timeout_keep_alive, connections.HEADER_SECONDS) > kept
+
+
 def test_one_address_does_not_take_all_connections(port: int, tmp_path: Path) -> None:
     url = f"https://127.0.0.1:{port}/"
     trusting = tls.trusting(tmp_path / "ca.pem")
