@@ -1,8 +1,8 @@
 """What a call of a graph costs in TensorFlow's pool, and in the thread that makes it:
 `python -m bench.caller_thread [--rounds N]`.
 
-Functions of the sizes that small steps have, each twice in one process: a gate asks for the
-caller's thread (inject/caller_thread.py), or does not. Blocks of calls of both take turns; a figure
+Functions of the sizes that small steps have, each twice in one process: a gate allows the caller's
+thread (inject/caller_thread.py), or does not. Blocks of calls of both take turns; a figure
 is the median over blocks, of wall time, processor time and voluntary context switches of a call;
 the ratio has its 95 % bootstrap interval. Writes bench/results/caller_thread.md.
 """
@@ -64,15 +64,20 @@ def steps(tf: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     }
 
 
-def asking(tf: Any, body: Callable[..., Any], executor: str, here: bool) -> Callable[..., Any]:
+def placed(
+    tf: Any, body: Callable[..., Any], native: plugin.Plugin, here: bool
+) -> Callable[..., Any]:
     """`body` as a function that runs in the caller's thread, or in the pool."""
     from tensorflow.core.framework import attr_value_pb2 as attributes
     from tensorflow.python.eager import context
 
+    step, executor = native.new_step(), native.caller_thread_executor()
+    native.place(step, plugin.CALLER_THREAD)
+
     def gated(*arguments: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
-        zero, asks = attributes.AttrValue(i=0), attributes.AttrValue(b=here)
-        attrs = {"step": zero, "arm": zero, "caller_thread": asks}
+        number, zero = attributes.AttrValue(i=step), attributes.AttrValue(i=0)
+        attrs = {"step": number, "arm": zero, "caller_thread": attributes.AttrValue(b=here)}
         with tf.control_dependencies([graph.create_op("StitchGate", [], [], attrs=attrs)]):
             result = body(*map(tf.identity, arguments))
         for operation in graph.get_operations():
@@ -115,14 +120,13 @@ def main() -> None:
 
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
     native = plugin.load(str(build.library_folder()), (version[0], version[1]))
-    executor = native.caller_thread_executor()
     lines = [
         "| call of | pool us | its processor us | its switches | caller's thread us "
         "| its processor us | its switches | pool / caller's |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, (body, arguments) in steps(tf).items():
-        calls = {here: asking(tf, body, executor, here) for here in (False, True)}
+        calls = {here: placed(tf, body, native, here) for here in (False, True)}
         found: dict[bool, list[Figures]] = {here: [] for here in calls}
         for number in range(rounds + 1):
             for here, call in calls.items():

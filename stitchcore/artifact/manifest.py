@@ -65,8 +65,7 @@ class Expectation(msgspec.Struct, frozen=True):
     `bytes_before` and `bytes_after` are of the stitched regions, one operation at a time and by
     their kernels. `bytes_saved` of `bytes_saveable`, `bytes_stitched` of `bytes_intensive`:
     tensorflow/coverage.py. `live_bytes` is what a stitched step holds at most beside variables:
-    tensorflow/live_bytes.py. `serial_seconds` and `parallel_seconds` are a stitched step's calls
-    one after the other and side by side (tensorflow/critical_path.py): none of a GPU's."""
+    tensorflow/live_bytes.py."""
 
     kernels_before: int = 0
     kernels_after: int = 0
@@ -77,8 +76,6 @@ class Expectation(msgspec.Struct, frozen=True):
     bytes_stitched: int = 0
     bytes_intensive: int = 0
     live_bytes: int = 0
-    serial_seconds: float | None = None
-    parallel_seconds: float | None = None
     seconds_before: float = 0.0
     seconds_after: float = 0.0
 

@@ -156,7 +156,8 @@ class Process:
         if kind in ("savings", "rolled_back") and event.get("baseline_ns"):
             _take_figures(graph, event)
         if kind == "executor":
-            graph.executor = {name: event.get(name) for name in ("caller_thread", "detail")}
+            names = ("caller_thread", "detail", "pool_ns", "caller_ns")
+            graph.executor = {name: event[name] for name in names if name in event}
         if kind == "parts":
             recorded = Recorded(float(event["call"]), dict(event["shares"]))
             graph.recorded[str(event["arm"])] = recorded

@@ -390,9 +390,14 @@ def _lines(step: Step) -> list[str]:
 
 
 def _executor_text(executor: Mapping[str, Any]) -> str:
-    if executor["caller_thread"]:
-        return "runs in the thread that calls it"
-    return f"runs in TensorFlow's threads: {executor['detail']}"
+    places = ["in TensorFlow's threads", "in the thread that calls it"]
+    here = bool(executor["caller_thread"])
+    if executor["detail"]:
+        return f"runs {places[here]}: {executor['detail']}"
+    pool, caller = (float(executor[name]) / 1e9 for name in ("pool_ns", "caller_ns"))
+    own, other = (caller, pool) if here else (pool, caller)
+    times = f"{common.seconds_text(own)} a step, {common.seconds_text(other)} {places[not here]}"
+    return f"runs {places[here]}: {times}"
 
 
 def _of_parts(told: Sequence[Part]) -> list[str]:

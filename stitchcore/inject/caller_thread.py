@@ -1,27 +1,19 @@
-"""Which stitched steps run in the thread that calls them, and why others do not.
+"""Which stitched steps may run in the thread that calls them, and why others may not.
 
 TensorFlow hands each call of a graph to a pool of threads and waits. To wake them takes tens of
 microseconds each time, as long as a small step; in the calling thread (native/caller_thread.cc)
 nobody is woken, and nothing runs side by side either, but what an operation itself spreads over the
-cores. So a step runs there where, by the worker's estimate, its calls gain less side by side than
-it costs to hand them over; and where none of them may wait for another one, or asks Python.
+cores. Which of the two is quicker is measured in the job (step_monitor.py); here it is told which
+steps are not to be tried: those that may wait for another operation, or ask Python.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Dict, Iterator
 
 NEXT = frozenset(("IteratorGetNext", "IteratorGetNextAsOptional"))
 KERNEL, LABEL = "_kernel", b"stitch_caller_thread"
-HAND_OVER_SECONDS = 1e-4
-"""What a call of a function costs for threads being woken: 100 to 190 us on two cores, of a program
-that does nothing else (TensorFlow 2.15 and 2.21; bench/caller_thread.py)."""
-
-SHARE = 0.2
-"""What calls may gain side by side, of their time one after the other: estimates are of calls that
-share the cores without loss, which the measured ones did not."""
-
 _PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
 """Python must not be able to tell in whose thread it runs."""
 
@@ -42,15 +34,8 @@ written to a log or a summary, and the next element of a pipeline, which has thr
 others may wait for an operation that would never run beside them: queues, stages, collectives."""
 
 
-def why_not(graph: Any, expected: Mapping[str, Any]) -> str:
-    """Why the stitched `graph` is not to run in the thread that calls it, by its operations and by
-    what its artifact expects (the manifest's `expect`); nothing where it is to."""
-    serial, parallel = (expected.get(name) for name in ("serial_seconds", "parallel_seconds"))
-    if serial is None or parallel is None:
-        return "the artifact has no estimate"
-    gain = float(serial) - float(parallel)
-    if gain > max(HAND_OVER_SECONDS, SHARE * float(serial)):
-        return f"its calls gain {1e6 * gain:,.0f} us side by side, by the estimate"
+def why_not(graph: Any) -> str:
+    """Why the stitched `graph` may not run in the thread that calls it; nothing where it may."""
     known: Dict[str, bool] = {}
     for operation in _operations(graph):
         if operation not in known:
@@ -61,7 +46,7 @@ def why_not(graph: Any, expected: Mapping[str, Any]) -> str:
 
 
 def await_input(graph: Any) -> None:
-    """Has `graph`, which is to run in the caller's thread, take its input there too."""
+    """Has `graph` take its input in the caller's thread too, where it runs there."""
     for node in graph.node:
         if node.op in NEXT and KERNEL not in node.attr and "CPU:" in node.device.upper():
             node.attr[KERNEL].s = LABEL

@@ -372,7 +372,7 @@ class Hook:
         if arm == STITCHED:
             try:
                 new = self._stitched(view, program)
-                here = self._in_caller_thread(instance, program, new)
+                here = self._may_run_in_caller_thread(instance, program, new)
                 if instance.lifted is not None or program.for_results:  # timed where it is called
                     gated = graphs.add_gates(new, instance.step, STITCHED, view.preserve, here)
                     return self._built(gated)
@@ -387,24 +387,32 @@ class Hook:
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 
-    def _in_caller_thread(self, instance: Instance, program: Program, stitched: Any) -> bool:
-        """Whether a stitched graph is to run in the thread that calls it; told, and why not."""
+    def _may_run_in_caller_thread(
+        self, instance: Instance, program: Program, stitched: Any
+    ) -> bool:
+        """Whether calls of a stitched graph may run in the thread that makes them; told where they
+        may not. Where they do is measured (step_monitor.py)."""
         caller = self._caller.now
         if caller is None or program.artifact is None or program.on_gpu:
             return False
-        if instance.pooled:
-            why = "it was slower there"
-        elif not caller.ours:
+        alternates = instance.can_alternate and instance.member is None
+        if instance.swapped_late and self._config.control <= 0:
+            alternates = False
+        if not caller.ours:
             why = "the job names an executor, or other processes run a part"
+        elif not alternates:
+            why = "they are not compared with the original's"
         else:
-            expected = program.artifact.manifest.get("expect", {})
-            why = caller_thread.why_not(stitched, expected)
-        instance.in_caller_thread = not why
-        if not why:
-            caller_thread.await_input(stitched)
-        told = {"caller_thread": not why, "detail": why}
-        self._events.write("executor", digest=program.digest, **told)
-        return not why
+            why = caller_thread.why_not(stitched)
+        if why:
+            told = {"caller_thread": False, "detail": why}
+            self._events.write("executor", digest=program.digest, **told)
+            return False
+        caller_thread.await_input(stitched)
+        if instance.place is None:
+            instance.place = plugin.IN_TURNS
+            self._plugin.place(instance.step, plugin.IN_TURNS)
+        return True
 
     def _program(
         self,

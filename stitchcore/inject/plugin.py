@@ -14,6 +14,7 @@ PLUGIN = "stitch_plugin.so"
 ERROR_BYTES = 512
 TRACE_LEVEL = 2  # of TraceMe: operations that do work; trivial ones belong to the executor
 HELD = 2  # an arm that no step may run: the replicas have yet to decide
+POOL, CALLER_THREAD, IN_TURNS = 0, 1, 2  # where stitched calls run (native/timer.cc)
 OLDEST, NEWEST = (2, 15), (2, 21)  # of TensorFlow, whose C API the plug-in was tried with
 GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: KERNEL_FAILED
     1: reasons.NO_DEVICE,
@@ -405,8 +406,14 @@ class Plugin:
 
     def caller_thread_executor(self) -> str:
         """The type of the executor that runs a step in the thread that calls it, for graphs that
-        ask for it (native/caller_thread.cc)."""
-        return str(self._versioned.stitch_caller_thread_executor().decode())
+        allow it and where the step is placed so (native/caller_thread.cc)."""
+        choice = ctypes.cast(self._library.stitch_runs_in_caller_thread, ctypes.c_void_p)
+        return str(self._versioned.stitch_caller_thread_executor(choice).decode())
+
+    def place(self, step: int, place: int) -> None:
+        """Where stitched calls of a step run that may run in the caller's thread: POOL,
+        CALLER_THREAD, or IN_TURNS, by their block's number (timer.in_caller_thread)."""
+        self._library.stitch_place_step(step, place)
 
     def counters(self) -> Dict[str, int]:
         """Pool and buffer statistics since the start (native/pool.h, op.cc)."""

@@ -139,9 +139,8 @@ class Instance:
     renewed: int = 0  # how often that was done
     begun_before: int = 0  # gates of the stitched arm that had been passed by then
     tried: bool = False  # it has just failed before it began, and the original is called instead
-    in_caller_thread: bool = False  # its stitched graph asks for that (caller_thread.py)
-    pooled: bool = False  # it was slower there than its original, and is not to ask again
-    ignored: int = -1  # the last block that says nothing of the stitched graph as it is
+    place: Optional[int] = None  # of stitched calls (plugin.POOL and others), once it is known
+    ignored: int = -1  # the last block that says nothing of the stitched calls as they are
     widened: bool = False
     decided: Optional[bool] = None
     beside: Optional[Tuple[int, float]] = None  # steps before a late swap, and their median

@@ -13,7 +13,6 @@ from . import program as program_module
 from .program import (
     CANARY_BLOCK,
     CANARY_FIRST,
-    FIRST_BLOCK,
     FOREVER,
     HISTORY,
     ORIGINAL,
@@ -27,6 +26,7 @@ from .program import (
 from .speedup import speedup_text
 
 OFTEN = 8  # calls that a kernel did not fit
+LONG = 50e6  # nanoseconds of a step of which a hundredth is more than threads being woken take
 
 
 class Charge(NamedTuple):
@@ -95,9 +95,12 @@ class StepMonitor:
         last = instance.history[-1].block
         done = [interval for interval in instance.history if interval.block != last]
         instance.comparison = timer.compare(done)
+        if instance.place == plugin.IN_TURNS:
+            if not self._place(instance, done):
+                if self._config.baseline > 0:
+                    self._stretch(instance)
+                return
         keep = timer.verdict(instance.comparison, self._config.guard)
-        if keep is False and self._to_the_pool(instance):
-            return
         if keep is False:
             ratio = instance.comparison.ratio if instance.comparison is not None else 1.0
             told = f"speed-up {speedup_text(1 / ratio)}"
@@ -121,20 +124,25 @@ class StepMonitor:
             if instance.widened:
                 self._plugin.schedule(instance.step, STITCHED, WIDE_BLOCK, WIDE_BLOCK)
 
-    def _to_the_pool(self, instance: Instance) -> bool:
-        """Whether a step that is slower in the caller's thread can be tried in TensorFlow's pool,
-        and is: its stitched graph is built anew, and compared from the beginning."""
-        program = instance.program
-        fixed = program.refused_late is not None or program.bodies is not None
-        if not instance.in_caller_thread or fixed or instance.member is not None:
+    def _place(self, instance: Instance, done: Sequence[plugin.Interval]) -> bool:
+        """Whether it is known where stitched calls are quicker, in the thread that makes them or in
+        TensorFlow's pool; from then on they run there. Long ones stay TensorFlow's."""
+        pool, caller = (timer.compare(timer.placed(done, here)) for here in (False, True))
+        if pool is None or caller is None:
             return False
-        instance.in_caller_thread, instance.pooled, instance.renew = False, True, True
-        instance.ignored, instance.history = instance.history[-1].block, []
-        told = comparison_fields(instance.comparison)
-        self._events.write("pooled", digest=program.reported, key=program.key, **told)
-        instance.comparison, instance.decided, instance.widened = None, None, False
-        if self._config.baseline <= 0:
-            self._plugin.schedule(instance.step, STITCHED, ORIGINAL_BLOCK, FIRST_BLOCK)
+        here, told = caller.ratio < pool.ratio, ""
+        if pool.original > LONG:
+            here, told = False, "its steps are long"
+        elif min(pool.pairs, caller.pairs) < timer.PLACE_PAIRS:
+            return False
+        instance.place = plugin.CALLER_THREAD if here else plugin.POOL
+        self._plugin.place(instance.step, instance.place)
+        instance.ignored = instance.history[-1].block  # it runs in the other place, or in both
+        instance.history = timer.placed(done, here)
+        instance.comparison = timer.compare(instance.history)
+        times = {"pool_ns": round(pool.stitched), "caller_ns": round(caller.stitched)}
+        named = {"digest": instance.program.reported, "caller_thread": here, "detail": told}
+        self._events.write("executor", **named, **times)
         return True
 
     def _stretch(self, instance: Instance) -> None:

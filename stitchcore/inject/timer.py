@@ -8,7 +8,8 @@ other's, both or nothing. So no interval at an end of a block counts. The 95 % i
 ratio's median is the sign test's: order statistics of the pairs, without an assumption about their
 distribution. For six pairs it is [lowest, highest]; fewer have none. The first pair is warm-up and
 the last block may still run, so blocks of three original and three stitched calls need
-3 + 7 * 6 + 1 = 46 calls for a first verdict.
+3 + 7 * 6 + 1 = 46 calls for a first verdict. Where stitched calls run in two places in turn, they
+need 3 + 10 * 6 + 1 = 64 to choose one, whose pairs count in the verdict.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
 SLOWER = 1.02  # a step slower by more than this is rolled back, where no policy says otherwise
 HOPELESS = 1.25  # four pairs beyond this and none below are proof enough
 HOPELESS_PAIRS = 4
+PLACE_PAIRS = 4  # of steps in either of two places, to go on in the quicker one
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,13 @@ def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
         inner = [interval for interval in members[:-1] if interval.position > 0]
         figures.append((arm, [interval.nanoseconds for interval in inner]))
     return figures
+
+
+def placed(intervals: Sequence[Interval], here: bool) -> List[Interval]:
+    """Those of the stitched blocks that ran in the caller's thread, or of the others, where places
+    take turns (native/timer.cc), with those of the original block before each."""
+    pairs = ((interval, interval.block + (interval.arm == 0)) for interval in intervals)
+    return [interval for interval, stitched in pairs if bool(stitched >> 1 & 1) == here]
 
 
 def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -665,21 +665,6 @@ def _expectation(state: RequestState) -> Expectation:
         bytes_stitched=covered.stitched,
         bytes_intensive=covered.intensive,
         live_bytes=state.live_bytes,
-        **_makespan(state, stitched),
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )
-
-
-def _makespan(state: RequestState, stitched: Collection[str]) -> dict[str, float]:
-    """What an Expectation says of a step's calls one after the other and side by side."""
-    from stitchcore.tensorflow import critical_path, levels
-
-    cut = state.partition
-    if state.device.kind != "cpu":
-        return {}
-    placed = levels.assign(cut.graph, cut.classes, cut.variables)
-    groups = [region.members for region in cut.regions if region.name in stitched]
-    threads = int(state.request.meta.get("threads", 1))
-    found = critical_path.makespan(cut.graph, cut.classes, placed, groups, state.device, threads)
-    return {"serial_seconds": found.serial, "parallel_seconds": found.parallel}

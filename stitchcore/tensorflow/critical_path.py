@@ -76,41 +76,14 @@ def windows(
     return [step.window(group[0]) for group in groups]
 
 
-@dataclass(frozen=True)
-class Makespan:
-    """Seconds of a step's calls one after the other, and side by side at the best: their longest
-    path, or all their work over the threads where that is more (Brent 1974). A loop counts once."""
-
-    serial: float
-    parallel: float
-
-
-def makespan(
-    graph: GraphIndex,
-    classes: Classes,
-    placed: Levels,
-    groups: Groups,
-    device: Device,
-    threads: int,
-) -> Makespan:
-    """That of a step with every group as one launch, on a CPU with so many threads."""
-    return _Step(graph, classes, placed, groups, device, threads).makespan()
-
-
 class _Step:
     """Calls of a step: groups, named by their first member, and nodes that are in none."""
 
     def __init__(
-        self,
-        graph: GraphIndex,
-        classes: Classes,
-        placed: Levels,
-        groups: Groups,
-        device: Device,
-        threads: int | None = None,
+        self, graph: GraphIndex, classes: Classes, placed: Levels, groups: Groups, device: Device
     ) -> None:
         self._graph, self._device = graph, device.one_unit
-        self._threads, self._inline = threads or device.units, device.inline_seconds
+        self._threads, self._inline = device.units, device.inline_seconds
         self._owner = list(range(len(graph.nodes)))
         for group in groups:
             for i in group:
@@ -153,10 +126,6 @@ class _Step:
                 default=ends[graph.frames[call]],
             )
 
-    def makespan(self) -> Makespan:
-        shared = sum(self._seconds.values()) / self._threads
-        return Makespan(sum(map(self._taken, self._order)), max(shared, 0.0, *self._end.values()))
-
     def window(self, call: int) -> Window:
         return Window(self._start(call), self._latest[call], self._taken(call))
 
@@ -176,9 +145,9 @@ class _Step:
         return {f: max(last[f], first[f] + work[f] / self._threads) for f in last}
 
     def _taken(self, call: int) -> float:
-        """Seconds until a call has ended: a long one has all threads, each for long enough."""
+        """Seconds until a call has ended: a long one has all threads."""
         seconds = self._seconds[call]
-        return max(min(seconds, self._inline), seconds / self._threads)
+        return seconds if seconds < self._inline else seconds / self._threads
 
     def _group(self, group: tuple[int, ...]) -> float:
         inside = set(group)

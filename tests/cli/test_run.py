@@ -288,6 +288,32 @@ def test_peak_memory_of_both_is_told() -> None:
     assert "peak resident memory 0.977 GiB → 1.07 GiB (+10 %)" in text
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            {"caller_thread": True, "detail": "", "pool_ns": 3.92e6, "caller_ns": 2.5e6},
+            "runs in the thread that calls it: 2.5 ms a step, 3.92 ms in TensorFlow's threads",
+        ),
+        (
+            {"caller_thread": False, "detail": "", "pool_ns": 2.5e6, "caller_ns": 3.92e6},
+            "runs in TensorFlow's threads: 2.5 ms a step, 3.92 ms in the thread that calls it",
+        ),
+        (
+            {"caller_thread": False, "detail": "PyFunc may wait for others, or ask Python"},
+            "runs in TensorFlow's threads: PyFunc may wait for others, or ask Python",
+        ),
+    ],
+)
+def test_where_a_step_runs_is_told(told: dict[str, Any], said: str) -> None:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "executor", "time": 1.0, "digest": "d", **told})
+    found = run_summary.of(record, Path("/nowhere"))
+    assert run_summary.document(found)["steps"][0]["executor"] == told
+    assert f"  {said}\n" in shown(found)
+
+
 SHARES = {"matrix": 0.5, "memory": 0.25, "executor": 0.125, "input": 0.0, "other": 0.125}
 
 

@@ -6,10 +6,13 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stitchcore.inject import client, crash_breaker, plugin, reasons, step_monitor, timer
 from stitchcore.inject import settings as job_settings
@@ -41,6 +44,7 @@ class Job:
         self, library: plugin.Plugin, store: Path, ratio: float, noise: float, seed: int
     ) -> None:
         self.library, self.ratio, self.noise = library, ratio, noise
+        self.usual, self.in_caller_thread = 20e6, ratio
         config = job_settings.read({"STITCH_STORE": str(store), "STITCH_SESSION": f"s{seed}"})
         self.told = store / "sessions" / config.session / "events.jsonl"
         events = client.Events(config.store, config.session, lambda kind, fields: None)
@@ -59,11 +63,15 @@ class Job:
         for number in range(calls):
             arm = self.instance.arm[0]
             self.drift = 0.98 * self.drift + self.random.gauss(0, 0.01)
-            usual = 20e6 * (self.ratio if arm == STITCHED else 1.0)
+            usual = self.usual * (self._ratio() if arm == STITCHED else 1.0)
             took = usual * slowed * (1 + self.drift) * self.random.lognormvariate(0, self.noise)
             self.library.record_call(self.instance.step, arm, int(took), on_gpu=False)
             if number % CALLS_BETWEEN_LOOKS == 0:
                 self.monitor.follow(self.instance)
+
+    def _ratio(self) -> float:
+        here = self.library._library.stitch_runs_in_caller_thread(self.instance.step)
+        return self.in_caller_thread if here else self.ratio
 
     def swap(self) -> None:
         self.instance.program.swapped = True
@@ -221,34 +229,88 @@ def test_a_region_that_did_not_fit_may_be_found_wrong(
     assert known == {"r1": "2 instead of 1"}
 
 
-@pytest.mark.parametrize("there", [0.8, 1.3])
-def test_what_is_slower_in_the_callers_thread_is_tried_in_the_pool(
-    library: plugin.Plugin, tmp_path: Path, there: float
-) -> None:
-    """And judged there anew, by nothing that was timed before."""
-    job = Job(library, tmp_path, ratio=1.3, noise=0.02, seed=1)
-    job.instance.in_caller_thread = True
+def in_turns(library: plugin.Plugin, store: Path, here: float, there: float, seed: int = 1) -> Job:
+    """A job whose stitched steps take `here` of their time in the caller's thread, `there` in the
+    pool, and run in turn in both."""
+    job = Job(library, store, there, noise=0.05, seed=seed)
+    job.in_caller_thread, job.instance.place = here, plugin.IN_TURNS
+    library.place(job.instance.step, plugin.IN_TURNS)
     job.swap()
-    while not job.instance.pooled and job.stitched <= WITHIN:
-        job.run(CALLS_BETWEEN_LOOKS)
-    assert job.instance.decided is None and job.instance.program.reason is None
-    assert job.instance.renew, "its graph is built anew when it is the original's turn"
-    assert not job.instance.history
-    before, job.ratio = job.stitched, there
-    while job.instance.decided is None and job.stitched <= before + WITHIN:
-        job.run(CALLS_BETWEEN_LOOKS)
-    assert job.instance.decided is (there < 1)
-    assert job.instance.program.reason == (None if there < 1 else reasons.SLOWER)
-    told = [json.loads(line)["type"] for line in job.told.read_text().splitlines()]
-    assert told.count("pooled") == 1 and ("rolled_back" in told) == (there > 1)
+    return job
 
 
-def test_what_cannot_be_built_anew_goes_back_at_once(
+@pytest.mark.parametrize(("here", "there"), [(0.7, 0.8), (0.8, 0.7), (0.8, 1.6), (1.6, 0.8)])
+def test_a_step_runs_where_it_is_quicker(
+    library: plugin.Plugin, tmp_path: Path, here: float, there: float
+) -> None:
+    job = in_turns(library, tmp_path, here, there)
+    while job.instance.place == plugin.IN_TURNS and job.stitched <= WITHIN:
+        job.run(1)
+    chosen = plugin.CALLER_THREAD if here < there else plugin.POOL
+    assert job.instance.place == chosen
+    assert job.stitched <= 2 * FIRST_BLOCK * (timer.PLACE_PAIRS + 2)
+    job.until_judged()
+    assert job.instance.decided is True and job.stitched <= WITHIN
+    assert job.instance.comparison is not None
+    assert job.instance.comparison.ratio == pytest.approx(min(here, there), rel=0.06)
+    [said] = events(job, "executor")
+    assert said["caller_thread"] == (here < there)
+    assert said["caller_ns"] / said["pool_ns"] == pytest.approx(here / there, rel=0.15)
+
+
+def test_what_is_slower_in_both_goes_back(library: plugin.Plugin, tmp_path: Path) -> None:
+    """Nothing more is waited for where the pairs of the quicker show it."""
+    job = in_turns(library, tmp_path, 1.5, 1.6)
+    assert job.until_judged() <= 2 * FIRST_BLOCK * (timer.PLACE_PAIRS + 2)
+    assert job.instance.program.reason == reasons.SLOWER
+
+
+def test_long_steps_stay_tensorflows(library: plugin.Plugin, tmp_path: Path) -> None:
+    job = in_turns(library, tmp_path, 0.7, 0.8)
+    job.usual = 60e6
+    assert job.until_judged() <= WITHIN // 2 and job.instance.decided is True
+    assert job.instance.place == plugin.POOL
+    [said] = events(job, "executor")
+    assert said["detail"] == "its steps are long"
+
+
+def test_of_two_places_alike_nothing_is_said_too_often(
     library: plugin.Plugin, tmp_path: Path
 ) -> None:
-    job = Job(library, tmp_path, ratio=1.3, noise=0.02, seed=1)
-    job.instance.in_caller_thread = True
-    job.instance.program.refused_late = reasons.DEADLINE
-    job.swap()
-    job.until_judged()
-    assert job.instance.program.reason == reasons.SLOWER and not job.instance.pooled
+    """Though the pairs by which one of them is chosen count."""
+    jobs = [in_turns(library, tmp_path, 1.0, 1.0, seed) for seed in range(60)]
+    for job in jobs:
+        job.until_judged()
+    assert sum(job.instance.decided is not None for job in jobs) <= 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 4)), min_size=1, max_size=12))
+def test_blocks_tell_where_they_ran(library: plugin.Plugin, blocks: list[tuple[int, int]]) -> None:
+    """Whatever the lengths of blocks, and whichever arm begins."""
+    step = library.new_step()
+    library.place(step, plugin.IN_TURNS)
+    runs_here = library._library.stitch_runs_in_caller_thread
+    ran: dict[int, bool] = {}
+    for number, (_, length) in enumerate(blocks):
+        arm = (blocks[0][0] + number) % 2
+        for _ in range(length):
+            here = bool(runs_here(step))
+            library.record_call(step, arm, 1, on_gpu=False)
+            if arm == STITCHED:
+                assert ran.setdefault(number, here) == here, "a block is of one place"
+    _, intervals = library.read(step, 0)
+    for here in (False, True):
+        stitched = {i.block - 1 for i in timer.placed(intervals, here) if i.arm == STITCHED}
+        assert stitched == {number for number, place in ran.items() if place == here}
+        original = {i.block for i in timer.placed(intervals, here) if i.arm == ORIGINAL}
+        assert original >= {number for number in stitched if number > 0}
+    in_order = [place for _, place in sorted(ran.items())]
+    assert all(first != second for first, second in pairwise(in_order))
+    for place in (plugin.POOL, plugin.CALLER_THREAD):
+        library.place(step, place)
+        assert bool(runs_here(step)) == (place == plugin.CALLER_THREAD)
+
+
+def events(job: Job, kind: str) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in job.told.read_text().splitlines()]
+    return [event for event in told if event["type"] == kind]

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitchcore.device.records import DEVICES
-from stitchcore.tensorflow import levels
-from stitchcore.tensorflow.critical_path import Makespan, Window, makespan, merged, operations
+from stitchcore.tensorflow.critical_path import Window, merged, operations
 from stitchcore.tensorflow.graph import index
 from stitchcore.tensorflow.partition import Partition, partition
 from tests.tensorflow.graphs import pruned
@@ -113,32 +112,6 @@ def test_a_pass_of_a_loop_ends_before_the_next() -> None:
         _, first, second = tf.compat.v1.while_loop(lambda i, *_: i < 5, body, (0, x, x))
         tf.add(products(first, 40), second, name="out")
     assert cut_for(pruned(graph, ["out"]), executor=CPU) == APART
-
-
-def makespan_of(graph: Any, threads: int) -> Makespan:
-    cut = partition(graph, ["out"], executor=CPU)
-    placed_in = levels.assign(cut.graph, cut.classes, cut.variables)
-    groups = [region.members for region in cut.regions]
-    return makespan(cut.graph, cut.classes, placed_in, groups, CPU, threads)
-
-
-def test_branches_gain_side_by_side_and_a_chain_does_not() -> None:
-    """Each thread takes a branch; what a call spreads over all of them gains little."""
-    for count, threads in ((2, 2), (4, 2), (4, 4)):
-        found = makespan_of(branches(*[(4, 4)] * count), threads)
-        assert found.serial / found.parallel == pytest.approx(min(count, threads), rel=0.15)
-    for count, threads in ((1, 2), (4, 1)):
-        found = makespan_of(branches(*[(4, 4)] * count), threads)
-        assert found.serial == pytest.approx(found.parallel, rel=0.02)
-    large = makespan_of(branches((4, 4), (4, 4), rows=4096), 2)
-    assert large.serial < 1.05 * large.parallel
-
-
-def test_more_threads_make_no_call_shorter_than_one_threads_share() -> None:
-    chain = branches((4, 4), rows=4096)
-    one, many, more = (makespan_of(chain, threads).serial for threads in (1, 16, 4096))
-    assert many < one / 8
-    assert more >= 8 * CPU.inline_seconds
 
 
 seconds = st.floats(0.0, 1.0)

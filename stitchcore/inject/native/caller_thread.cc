@@ -4,9 +4,9 @@
 // TensorFlow hands a function's graph to its inter-op pool and waits: two or three threads are
 // woken for a call, more where operations become ready side by side. On an idle machine that takes
 // as long as a small stitched step (docs/decisions.md 37). This executor is TensorFlow's own, given
-// a runner that runs at once what it is handed. A gate's attribute asks for it (graphs.py); for all
+// a runner that runs at once what it is handed. A gate's attribute allows it (graphs.py); for all
 // other graphs TensorFlow's own executor is made. What may not run so is the hook's to know
-// (caller_thread.py).
+// (caller_thread.py), and each call asks the step's timer whether it is to (timer.cc).
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -79,12 +79,16 @@ class Calling {
   const tensorflow::port::ScopedSetRound round_;
 };
 
+using Choice = int (*)(int step);
+Choice runs_here = nullptr;
+
 class CallerThread : public Executor {
  public:
-  explicit CallerThread(Executor* executor) : executor_(executor) {}
+  CallerThread(Executor* executor, int step) : executor_(executor), step_(step) {}
 
  private:
   void RunAsyncInternal(const Args& args, DoneCallback done) override {
+    if (!runs_here(step_)) return executor_->RunAsync(args, std::move(done));
     if (StackLeft() >= kLeastStack) return RunHere(args, std::move(done));
     try {
       std::thread([this, args, done] { RunHere(args, done); }).detach();
@@ -111,14 +115,15 @@ class CallerThread : public Executor {
   }
 
   const std::unique_ptr<Executor> executor_;
+  const int step_;
 };
 
-// Takes the next element of an iterator in this thread, where TensorFlow's own operation has a
-// thread for it and goes on in the pool: two more that are woken. It is that one's kernel, made
-// without the label by which a graph asks for this one.
-class NextElement : public tensorflow::OpKernel {
+// Takes the next element of an iterator in the caller's thread, where TensorFlow's own operation has
+// a thread for it and goes on in the pool: two more that are woken. It is that one's kernel, made
+// without the label by which a graph asks for this one; in other threads it does what that does.
+class NextElement : public tensorflow::AsyncOpKernel {
  public:
-  explicit NextElement(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit NextElement(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
     tensorflow::NodeDef node = def();
     node.mutable_attr()->erase("_kernel");
     std::shared_ptr<const tensorflow::NodeProperties> properties;
@@ -131,12 +136,16 @@ class NextElement : public tensorflow::OpKernel {
                                 context->function_library(), context->resource_manager(),
                                 properties, context->graph_def_version(), &made));
     kernel_.reset(made);
+    OP_REQUIRES(context, kernel_->AsAsync() != nullptr,
+                tensorflow::errors::Internal("stitch: ", name(), " does not wait"));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
+    if (running == 0) return kernel_->AsAsync()->ComputeAsync(context, std::move(done));
     at_pipeline = true;
     kernel_->Compute(context);
     at_pipeline = false;
+    done();
   }
 
  private:
@@ -150,13 +159,16 @@ class NextElement : public tensorflow::OpKernel {
 REGISTER_NEXT("IteratorGetNext");
 REGISTER_NEXT("IteratorGetNextAsOptional");
 
-bool Asks(const tensorflow::Graph& graph) {
+// The step whose calls may run so; -1 where none may.
+int Allowed(const tensorflow::Graph& graph) {
   for (const tensorflow::Node* node : graph.op_nodes()) {
     if (node->type_string() != "StitchGate") continue;
-    const tensorflow::AttrValue* asks = node->attrs().Find("caller_thread");
-    return asks != nullptr && asks->b();
+    const tensorflow::AttrValue* allows = node->attrs().Find("caller_thread");
+    const tensorflow::AttrValue* step = node->attrs().Find("step");
+    bool allowed = allows != nullptr && allows->b() && step != nullptr;
+    return allowed ? static_cast<int>(step->i()) : -1;
   }
-  return false;
+  return -1;
 }
 
 class Factory : public tensorflow::ExecutorFactory {
@@ -164,18 +176,22 @@ class Factory : public tensorflow::ExecutorFactory {
   tensorflow::Status NewExecutor(const tensorflow::LocalExecutorParams& params,
                                  const tensorflow::Graph& graph,
                                  std::unique_ptr<Executor>* made) override {
-    const bool asks = Asks(graph);
+    const int step = Allowed(graph);
     Executor* own = nullptr;
     auto status = tensorflow::NewLocalExecutor(params, graph, &own);
     if (!status.ok()) return status;
-    made->reset(asks ? new CallerThread(own) : own);
+    made->reset(step >= 0 ? new CallerThread(own, step) : own);
     return status;
   }
 };
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const char* stitch_caller_thread_executor() {
+// The executor's type; `choice` says of a step whether its next call is to run in the caller's
+// thread.
+extern "C" __attribute__((visibility("default"))) const char* stitch_caller_thread_executor(
+    Choice choice) {
+  runs_here = choice;
   static const char* const name = [] {
     tensorflow::ExecutorFactory::Register("STITCH_CALLER_THREAD", new Factory);
     return "STITCH_CALLER_THREAD";

@@ -28,6 +28,7 @@ namespace {
 
 constexpr int64_t kKept = 1 << 16;  // intervals kept for the reader
 constexpr int32_t kHeld = 2;        // an arm that no step may run: its caller waits
+constexpr int32_t kInTurns = 2;     // a place: by block the pool (0) and the caller's thread (1)
 
 // What is to happen at an agreed pass. `most` > 0: stitched blocks grow with the stitched calls,
 // so that replicas which have called as often have equal blocks.
@@ -46,6 +47,7 @@ struct Pending {
 struct Step {
   std::mutex mutex;
   int32_t arm = 0;          // what the next call should run; read without the lock
+  std::atomic<int32_t> place{0};  // where stitched calls run
   int64_t lengths[2] = {INT64_MAX, 0};  // calls in a block of each arm
   int64_t taken = 0;        // calls of the present block
   uint64_t random = 0;      // state of the generator of stitched blocks' lengths; 0: all are equal
@@ -258,6 +260,18 @@ int stitch_new_step() {
 
 const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
 const int64_t* stitch_step_begun(int step) { return stitch::Find(step)->begun; }
+
+void stitch_place_step(int step, int place) { stitch::Find(step)->place = place; }
+
+// Asked when a stitched call begins, before its gate is passed. Arms take turns too, so that the
+// numbers of stitched blocks are two apart.
+int stitch_runs_in_caller_thread(int number) {
+  stitch::Step* step = stitch::Find(number);
+  if (step == nullptr || step->place != stitch::kInTurns) return step != nullptr && step->place;
+  std::lock_guard<std::mutex> lock(step->mutex);
+  int64_t block = step->block + (step->last_arm != 1);
+  return block >> 1 & 1;
+}
 
 void stitch_pass_step(int step, int arm) {
   static std::atomic<int64_t> calls{0};  // each a call of its own

@@ -1,5 +1,6 @@
-"""Functions that ask for the caller's thread, and the same ones in TensorFlow's pool: what each
-does, as JSON. Argument: the folder of the native plug-in."""
+"""Functions whose steps are placed in the caller's thread, and the same ones in TensorFlow's pool,
+where they are placed or their gates allow nothing else: what each does, as JSON. Argument: the
+folder of the native plug-in."""
 
 from __future__ import annotations
 
@@ -24,15 +25,22 @@ EXECUTOR = native.caller_thread_executor()
 Body = Callable[..., Any]
 
 
-def asking(body: Body, here: bool) -> Body:
-    """`body` as a function whose gate asks for the caller's thread, or does not."""
+def gate(where: str) -> Any:
+    """The gate of a new step that runs "here", or in the pool: "placed" there, or allowed nothing
+    else."""
+    step = native.new_step()
+    native.place(step, plugin.POOL if where == "placed" else plugin.CALLER_THREAD)
+    numbers = {"step": attr_value_pb2.AttrValue(i=step), "arm": attr_value_pb2.AttrValue(i=1)}
+    allows = {"caller_thread": attr_value_pb2.AttrValue(b=where != "pool")}
+    graph = tf.compat.v1.get_default_graph()
+    return graph.create_op("StitchGate", [], [], name="gate", attrs={**numbers, **allows})
+
+
+def placed(body: Body, where: str) -> Body:
+    """`body` as a function whose step runs there."""
 
     def gated(*arguments: Any) -> Any:
-        numbers = {name: attr_value_pb2.AttrValue(i=0) for name in ("step", "arm")}
-        asks = {"caller_thread": attr_value_pb2.AttrValue(b=here)}
-        graph = tf.compat.v1.get_default_graph()
-        gate = graph.create_op("StitchGate", [], [], name="gate", attrs={**numbers, **asks})
-        with tf.control_dependencies([gate]):
+        with tf.control_dependencies([gate(where)]):
             return body(*map(tf.identity, arguments))
 
     function = tf.function(gated)
@@ -137,7 +145,7 @@ def at_once(call: Callable[[Any], Any]) -> bool:
     return right == [True] * 8
 
 
-def pipeline(here: bool, parallel: bool, labelled: bool) -> dict[str, Any]:
+def pipeline(where: str, parallel: bool, labelled: bool) -> dict[str, Any]:
     """An iterator that is begun in a call and read to its end in later ones, whose functions run in
     parallel, and keep the runner of the first, or ask Python in whose thread they are."""
     asked, zeros = set(), tf.zeros((1 << 17,))
@@ -154,7 +162,7 @@ def pipeline(here: bool, parallel: bool, labelled: bool) -> dict[str, Any]:
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         data = data.with_options(options)
-    name = f"iterator of {here}, {parallel}, {labelled}"
+    name = f"iterator of {where}, {parallel}, {labelled}"
     resource = tf.raw_ops.IteratorV2(
         shared_name=name, container="", output_types=[tf.int64], output_shapes=[()]
     )
@@ -172,8 +180,8 @@ def pipeline(here: bool, parallel: bool, labelled: bool) -> dict[str, Any]:
         zeros = tf.tanh(x * tf.cast(one, tf.float32))
         return one + tf.cast(tf.reduce_sum(zeros), tf.int64)
 
-    asking(begin, here)(zeros)
-    read = asking(following, here)
+    placed(begin, where)(zeros)
+    read = placed(following, where)
     elements, ended = [], ""
     found: list[str] = []
     while not ended:
@@ -189,41 +197,38 @@ def pipeline(here: bool, parallel: bool, labelled: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def session(here: bool) -> dict[str, Any]:
-    with tf.Graph().as_default() as graph:
+def session(where: str) -> dict[str, Any]:
+    with tf.Graph().as_default():
         x = tf.compat.v1.placeholder(tf.float32, (64,))
-        numbers = {name: attr_value_pb2.AttrValue(i=0) for name in ("step", "arm")}
-        asks = {"caller_thread": attr_value_pb2.AttrValue(b=here)}
-        gate = graph.create_op("StitchGate", [], [], name="gate", attrs={**numbers, **asks})
-        with tf.control_dependencies([gate]):
+        with tf.control_dependencies([gate(where)]):
             y, product = tf.tanh(x), tiny(x)
         config = tf.compat.v1.ConfigProto()
         config.experimental.executor_type = EXECUTOR
         with tf.compat.v1.Session(config=config) as one:
-            where = threads(lambda: one.run(y, {x: np.zeros(64, np.float32)}))
+            found = threads(lambda: one.run(y, {x: np.zeros(64, np.float32)}))
             small = one.run(product, {x: np.full(64, 1e-10, np.float32)})
-    return {"threads": where, "tiny": float(small.max())}
+    return {"threads": found, "tiny": float(small.max())}
 
 
 x = tf.linspace(-1.0, 0.9, 64)
 small = tf.constant([1e-10], tf.float32)
-found: dict[str, dict[str, Any]] = {"here": {}, "pool": {}}
-for name, here in (("here", True), ("pool", False)):
-    function = asking(tanh, here)
-    refused = asking(fails, here)
-    found[name] = {
+found: dict[str, dict[str, Any]] = {}
+for where in ("here", "placed", "pool"):
+    function = placed(tanh, where)
+    refused = placed(fails, where)
+    found[where] = {
         "threads": threads(lambda: function(x)),  # noqa: B023
-        "tiny": [float(one) for one in asking(tiny, here)(small)],
-        "many": asking(calls_many, here)(x).numpy().tolist(),
-        "loop": asking(loop, here)(x).numpy().tolist(),
+        "tiny": [float(one) for one in placed(tiny, where)(small)],
+        "many": placed(calls_many, where)(x).numpy().tolist(),
+        "loop": placed(loop, where)(x).numpy().tolist(),
         "error": error_of(lambda: refused(x + 1.0)),  # noqa: B023
         "after_error": refused(x).numpy().tolist(),
         "small_stack": in_thread(lambda: threads(lambda: function(x)), 1 << 20),  # noqa: B023
         "large_stack": in_thread(lambda: threads(lambda: function(x)), 1 << 23),  # noqa: B023
         "at_once": at_once(function),
-        "session": session(here),
-        "parallel": pipeline(here, parallel=True, labelled=here),
-        "python": pipeline(here, parallel=False, labelled=here),
-        "unlabelled": pipeline(here, parallel=True, labelled=False),
+        "session": session(where),
+        "parallel": pipeline(where, parallel=True, labelled=where != "pool"),
+        "python": pipeline(where, parallel=False, labelled=where != "pool"),
+        "unlabelled": pipeline(where, parallel=True, labelled=False),
     }
 print(json.dumps(found))
