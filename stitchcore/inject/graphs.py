@@ -242,8 +242,8 @@ def add_gates(
 ) -> Any:
     """A copy of `graph` with a StitchGate on each device before all that has an effect: until one
     has passed, a call that ends with an error can be made again. What a loop holds waits where it
-    is entered. `preserve` are a session's fetches; `caller_thread` asks for a call to run in the
-    thread that makes it (native/caller_thread.cc)."""
+    is entered. `preserve` are a session's fetches; `caller_thread` allows a call to run in
+    the thread that makes it (native/caller_thread.cc)."""
     copy = type(graph)()
     copy.CopyFrom(graph)
     _gate(copy, _frames(graph)[1], step, arm, caller_thread, preserve)
@@ -254,7 +254,7 @@ def add_timer(
     graph: Any, step: int, arm: int, gated: bool = False, caller_thread: bool = False
 ) -> Any:
     """A copy of `graph` with a StitchTimer that passes once per training step, and gates if asked:
-    these may ask for the caller's thread (`add_gates`).
+    these may allow the caller's thread (`add_gates`).
 
     A step is a pass of the frame that updates variables. In the outermost frame the timer is a
     source that some update waits for; in a loop it hangs between the body's entry and an update.

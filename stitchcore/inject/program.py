@@ -19,6 +19,7 @@ ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 6  # calls; those at a switch do not count
+SHORT_MEAN = 3  # calls of the stitched blocks after the first one: 3 or 4, at random
 WIDE_BLOCK = 6  # calls of both, where the short ones have brought no verdict: four of them count
 CANARY_BLOCK, CANARY_FIRST = 4, 4  # calls, where savings are reported: two of a block are compared
 FEW_CALLS = 3  # of what is called for its results: then a compilation may pay

@@ -127,7 +127,10 @@ class StepMonitor:
     def _place(self, instance: Instance, done: Sequence[plugin.Interval]) -> bool:
         """Whether it is known where stitched calls are quicker, in the thread that makes them or in
         TensorFlow's pool; from then on they run there. Long ones stay TensorFlow's."""
-        pool, caller = (timer.compare(timer.placed(done, here)) for here in (False, True))
+        longest = timer.pause(done)
+        pool, caller = (
+            timer.compare(timer.placed(done, here), longest=longest) for here in (False, True)
+        )
         if pool is None or caller is None:
             return False
         here, told = caller.ratio < pool.ratio, ""

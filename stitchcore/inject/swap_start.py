@@ -9,6 +9,7 @@ at all.
 
 from __future__ import annotations
 
+import random
 from typing import Callable, Optional
 
 from . import client, crash_breaker, memory, plugin, reasons, settings
@@ -20,6 +21,7 @@ from .program import (
     FOREVER,
     ORIGINAL,
     ORIGINAL_BLOCK,
+    SHORT_MEAN,
     STITCHED,
     WARM_UP,
     Instance,
@@ -48,6 +50,7 @@ class Swapper:
         self._events = events
         self._disable = disable
         self._begun = begun
+        self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def open(self, program: Program) -> bool:
         """Opens the breaker's account of this swap, once. False when there must be no swap."""
@@ -117,8 +120,7 @@ class Swapper:
         self._plugin.schedule(instance.step, instance.first_arm, 0, 0)
         if instance.first_arm == STITCHED and instance.can_alternate:
             instance.watch_memory(self._plugin, self._config.memory)
-            blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
-            self._plugin.schedule(instance.step, STITCHED, *blocks)
+            self._take_turns(instance)
 
     def late(self, instance: Instance) -> None:
         """Swaps a step in that has been running its original, once its time has come."""
@@ -137,13 +139,19 @@ class Swapper:
         if program.refused_late is not None:
             self._disable(program, program.refused_late, "not to be swapped after the first step")
         elif self.fits(program, untouched=True) and self.open(program):
-            blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
-            if self._config.baseline > 0:
-                blocks = (CANARY_BLOCK, CANARY_FIRST)
-            if self._config.control <= 0:
-                blocks = (0, FOREVER)
             instance.watch_memory(self._plugin, self._config.memory)
-            self._plugin.schedule(instance.step, STITCHED, *blocks)
+            if self._config.control <= 0:
+                self._plugin.schedule(instance.step, STITCHED, 0, FOREVER)
+            elif self._config.baseline > 0:
+                self._plugin.schedule(instance.step, STITCHED, CANARY_BLOCK, CANARY_FIRST)
+            else:
+                self._take_turns(instance)
+
+    def _take_turns(self, instance: Instance) -> None:
+        """Short blocks of both arms, the stitched ones of random length: equal ones fall in step
+        with what a job does every few calls (an epoch's end), which then counts as one arm's."""
+        self._plugin.schedule(instance.step, STITCHED, ORIGINAL_BLOCK, FIRST_BLOCK)
+        self._plugin.stretch(instance.step, SHORT_MEAN, self._seed + instance.step)
 
     def _on_record(self, program: Program) -> bool:
         """Whether the swap stands where the workload's next pod is told of it; the step runs its

@@ -4,12 +4,13 @@ A block of stitched calls (mostly of a step each) is compared with the original 
 that what slows the machine for a while slows both. A call is counted somewhere within its step, at
 its beginning or its end, as the executor pleases, and not in both arms alike: what passes between
 two calls of a block is a step's time wherever that is, but at a switch it may be one arm's, the
-other's, both or nothing. So no interval at an end of a block counts. The 95 % interval of the
-ratio's median is the sign test's: order statistics of the pairs, without an assumption about their
-distribution. For six pairs it is [lowest, highest]; fewer have none. The first pair is warm-up and
-the last block may still run, so blocks of three original and three stitched calls need
-3 + 7 * 6 + 1 = 46 calls for a first verdict. Where stitched calls run in two places in turn, they
-need 3 + 10 * 6 + 1 = 64 to choose one, whose pairs count in the verdict.
+other's, both or nothing. So no interval at an end of a block counts, and no pause of the job's own.
+The 95 % interval of the ratio's median is the sign test's: order statistics of the pairs, without
+an assumption about their distribution. For six pairs it is [lowest, highest]; fewer have none. The
+first pair is warm-up and the last block may still run, so blocks of three original and three or
+four stitched calls need some 3 + 7 * 6.5 + 1 = 50 calls for a first verdict. Where stitched calls
+run in two places in turn, they need 3 + 10 * 6.5 + 1 = 69 to choose one, whose pairs count in the
+verdict.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
 SLOWER = 1.02  # a step slower by more than this is rolled back, where no policy says otherwise
 HOPELESS = 1.25  # four pairs beyond this and none below are proof enough
 HOPELESS_PAIRS = 4
+PAUSE = 3.0
+PAUSES_BY_CHANCE = 2  # so many more in stitched steps are none of their doing
 PLACE_PAIRS = 4  # of steps in either of two places, to go on in the quicker one
 
 
@@ -80,13 +83,34 @@ def placed(intervals: Sequence[Interval], here: bool) -> List[Interval]:
     return [interval for interval, stitched in pairs if bool(stitched >> 1 & 1) == here]
 
 
-def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison]:
-    """Pairs neighbouring blocks of both arms; the first `skip` stitched blocks are warm-up."""
-    medians = [(arm, statistics.median(times)) for arm, times in blocks(intervals) if times]
+def pause(intervals: Sequence[Interval]) -> float:
+    """Above how many nanoseconds an interval is a pause: what a job does between two calls now and
+    then (an epoch's end, a checkpoint). It falls into either arm by chance, and into blocks of few
+    calls as if these were slow. It takes PAUSE times the median original step, unless stitched
+    steps do so more often."""
+    times: Dict[int, List[int]] = {0: [], 1: []}
+    for arm, block in blocks(intervals):
+        times[arm] += block
+    if not times[0] or not times[1]:
+        return math.inf
+    limit = PAUSE * statistics.median(times[0])
+    original, stitched = (sum(time > limit for time in times[arm]) for arm in (0, 1))
+    often = stitched * len(times[0]) > (original + PAUSES_BY_CHANCE) * len(times[1])
+    return math.inf if often else limit
+
+
+def compare(
+    intervals: Sequence[Interval], skip: int = 1, longest: Optional[float] = None
+) -> Optional[Comparison]:
+    """Pairs neighbouring blocks of both arms; the first `skip` stitched blocks are warm-up. What is
+    longer than `longest` (by these intervals, if it is not given) is a pause."""
+    longest = pause(intervals) if longest is None else longest
+    counted = [(arm, [t for t in times if t <= longest]) for arm, times in blocks(intervals)]
+    medians = [(arm, statistics.median(times)) for arm, times in counted if times]
     ratios, originals = [], []
     warm = skip
-    for (arm, first), (_, second) in zip(medians, medians[1:]):
-        if arm != 0:
+    for (arm, first), (next_arm, second) in zip(medians, medians[1:]):
+        if arm != 0 or next_arm != 1:
             continue
         if warm > 0:
             warm -= 1
