@@ -118,9 +118,10 @@ class CallerThread : public Executor {
   const int step_;
 };
 
-// Takes the next element of an iterator in the caller's thread, where TensorFlow's own operation has
-// a thread for it and goes on in the pool: two more that are woken. It is that one's kernel, made
-// without the label by which a graph asks for this one; in other threads it does what that does.
+// Takes the next element of an iterator in the caller's thread, where TensorFlow's own operation
+// has a thread for it and goes on in the pool: two more that are woken. It is that one's kernel,
+// made without the label by which a graph asks for this one; in other threads it does what that
+// does.
 class NextElement : public tensorflow::AsyncOpKernel {
  public:
   explicit NextElement(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {

@@ -65,8 +65,8 @@ STITCH_EXPORT const int32_t* stitch_step_arm(int step);
 // Of each arm: how often its gates (StitchGate) were passed. A call that ends with an error and has
 // passed none has done nothing yet that could not be done again.
 STITCH_EXPORT const int64_t* stitch_step_begun(int step);
-// Where stitched calls run that may run in the caller's thread: not there (0), there (1), or both in
-// turn (2), by the block's number; and where the next one does.
+// Where stitched calls run that may run in the caller's thread: not there (0), there (1), or both
+// in turn (2), by the block's number; and where the next one does.
 STITCH_EXPORT void stitch_place_step(int step, int place);
 STITCH_EXPORT int stitch_runs_in_caller_thread(int step);
 STITCH_EXPORT void stitch_schedule_step(int step, int arm, int64_t original, int64_t stitched);
