@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import re
 import struct
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
@@ -176,6 +177,7 @@ class Plugin:
     def __init__(self, library: Any, versioned: Any = None) -> None:
         self._library, self._versioned = library, versioned
         self._kept: List[Any] = []
+        self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def set_callback(self, function: Callable[[bytes, int], Optional[bytes]]) -> None:
         """`function(graph, item)` returns the new graph or None; it must not raise."""
@@ -329,9 +331,10 @@ class Plugin:
         library = self._library
         return bool(library.stitch_decide_step(step, arm, original, stitched, most, seed))
 
-    def stretch(self, step: int, stitched: int, seed: int) -> None:
-        """The next stitched blocks are of so many calls; of half to one and a half times as many,
-        at random, once a `seed` other than 0 was given."""
+    def stretch(self, step: int, stitched: int, seed: Optional[int] = None) -> None:
+        """The next stitched blocks are of half to one and a half times so many calls, and 3 at
+        least, at random: by the first `seed` that is given for the step, or by the process's."""
+        seed = self._seed + step if seed is None else seed
         self._library.stitch_stretch_step(step, stitched, seed)
 
     def read(self, step: int, cursor: int, capacity: int = 4096) -> Tuple[int, List[Interval]]:

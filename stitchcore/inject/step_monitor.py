@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -62,7 +61,6 @@ class StepMonitor:
         self._say = say
         self._reported: Dict[str, savings.Saved] = {}
         self._timed = False
-        self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def follow(self, instance: Instance) -> None:
         """Takes in what has been timed since the last look, and decides."""
@@ -156,7 +154,7 @@ class StepMonitor:
             most = STITCHED_BLOCK
         stitched = self._plugin.calls(instance.step, STITCHED)
         length = savings.block_length(stitched, least, max(least, most))
-        self._plugin.stretch(instance.step, length, self._seed + instance.step)
+        self._plugin.stretch(instance.step, length)
 
     def charge(self, programs: Iterable[Program]) -> List[Charge]:
         """What is newly found of kernels that could not run: one that cannot will not the next

@@ -9,7 +9,6 @@ at all.
 
 from __future__ import annotations
 
-import random
 from typing import Callable, Optional
 
 from . import client, crash_breaker, memory, plugin, reasons, settings
@@ -50,7 +49,6 @@ class Swapper:
         self._events = events
         self._disable = disable
         self._begun = begun
-        self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def open(self, program: Program) -> bool:
         """Opens the breaker's account of this swap, once. False when there must be no swap."""
@@ -151,7 +149,7 @@ class Swapper:
         """Short blocks of both arms, the stitched ones of random length: equal ones fall in step
         with what a job does every few calls (an epoch's end), which then counts as one arm's."""
         self._plugin.schedule(instance.step, STITCHED, ORIGINAL_BLOCK, FIRST_BLOCK)
-        self._plugin.stretch(instance.step, SHORT_MEAN, self._seed + instance.step)
+        self._plugin.stretch(instance.step, SHORT_MEAN)
 
     def _on_record(self, program: Program) -> bool:
         """Whether the swap stands where the workload's next pod is told of it; the step runs its

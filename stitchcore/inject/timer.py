@@ -27,7 +27,7 @@ ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
 SLOWER = 1.02  # a step slower by more than this is rolled back, where no policy says otherwise
 HOPELESS = 1.25  # four pairs beyond this and none below are proof enough
 HOPELESS_PAIRS = 4
-PAUSE = 3.0
+PAUSE = 3.0  # times the median original step: what takes longer is a pause
 PAUSES_BY_CHANCE = 2  # so many more in stitched steps are none of their doing
 PLACE_PAIRS = 4  # of steps in either of two places, to go on in the quicker one
 

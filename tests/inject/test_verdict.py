@@ -334,15 +334,15 @@ def test_of_two_places_alike_nothing_is_said_too_often(
     assert sum(job.instance.decided is not None for job in jobs) <= 6
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 4)), min_size=1, max_size=12))
-def test_blocks_tell_where_they_ran(library: plugin.Plugin, blocks: list[tuple[int, int]]) -> None:
+@given(st.integers(0, 1), st.lists(st.integers(1, 4), min_size=1, max_size=12))
+def test_blocks_tell_where_they_ran(library: plugin.Plugin, first: int, lengths: list[int]) -> None:
     """Whatever the lengths of blocks, and whichever arm begins."""
     step = library.new_step()
     library.place(step, plugin.IN_TURNS)
     runs_here = library._library.stitch_runs_in_caller_thread
     ran: dict[int, bool] = {}
-    for number, (_, length) in enumerate(blocks):
-        arm = (blocks[0][0] + number) % 2
+    for number, length in enumerate(lengths):
+        arm = (first + number) % 2
         for _ in range(length):
             here = bool(runs_here(step))
             library.record_call(step, arm, 1, on_gpu=False)
