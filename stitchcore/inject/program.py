@@ -141,6 +141,7 @@ class Instance:
     begun_before: int = 0  # gates of the stitched arm that had been passed by then
     tried: bool = False  # it has just failed before it began, and the original is called instead
     place: Optional[int] = None  # of stitched calls (plugin.POOL and others), once it is known
+    compared: int = -1  # the last block when blocks were compared: it was still running
     ignored: int = -1  # the last block that says nothing of the stitched calls as they are
     widened: bool = False
     decided: Optional[bool] = None

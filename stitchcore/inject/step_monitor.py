@@ -86,11 +86,12 @@ class StepMonitor:
             return
         if instance.decided is False:
             return  # gone back, or with all replicas going back
-        savings.advance(instance.record, fresh)
-        if not instance.history:
+        if self._config.baseline > 0:
+            savings.advance(instance.record, fresh)
+        if not instance.history or instance.history[-1].block == instance.compared:
             return
         # The last block may still be running: it is left out.
-        last = instance.history[-1].block
+        instance.compared = last = instance.history[-1].block
         done = [interval for interval in instance.history if interval.block != last]
         instance.comparison = timer.compare(done)
         if instance.place == plugin.IN_TURNS:
@@ -125,7 +126,7 @@ class StepMonitor:
     def _place(self, instance: Instance, done: Sequence[plugin.Interval]) -> bool:
         """Whether it is known where stitched calls are quicker, in the thread that makes them or in
         TensorFlow's pool; from then on they run there. Long ones stay TensorFlow's."""
-        longest = timer.pause(done)
+        longest = timer.pause(timer.blocks(done))
         pool, caller = (
             timer.compare(timer.placed(done, here), longest=longest) for here in (False, True)
         )

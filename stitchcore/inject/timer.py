@@ -15,9 +15,12 @@ verdict.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from .plugin import Interval
@@ -51,28 +54,31 @@ class Comparison:
         return self.original * self.ratio
 
 
+@functools.lru_cache(maxsize=None)
+def _rank(count: int) -> int:
+    """Which one from either end of so many values in order bounds the 95 % interval of their
+    median; 0: none. With a probability of 1/40 at most fewer than `rank` lie below the median."""
+    rank, ways, fewer = 0, 1, 1  # of the 2**count ways to lie below it or above
+    while 40 * fewer <= 2**count:
+        rank += 1
+        ways = ways * (count - rank + 1) // rank
+        fewer += ways
+    return rank
+
+
 def order_interval(values: Sequence[float]) -> Tuple[float, float]:
     """95 % interval of the median; infinite below six values."""
-    ordered = sorted(values)
-    count = len(ordered)
-    tail, rank = 0.0, 0  # P(fewer than `rank` + 1 values lie below the median)
-    while True:
-        tail += math.comb(count, rank) / 2**count
-        if tail > 0.025:
-            break
-        rank += 1
+    ordered, rank = sorted(values), _rank(len(values))
     return (ordered[rank - 1], ordered[-rank]) if rank > 0 else (0.0, math.inf)
 
 
 def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
     """(arm, nanoseconds) of each block; what lies at a switch is left out."""
-    by_block: Dict[int, Tuple[int, List[Interval]]] = {}
-    for interval in intervals:
-        by_block.setdefault(interval.block, (interval.arm, []))[1].append(interval)
     figures = []
-    for _, (arm, members) in sorted(by_block.items()):
-        inner = [interval for interval in members[:-1] if interval.position > 0]
-        figures.append((arm, [interval.nanoseconds for interval in inner]))
+    for _, block in itertools.groupby(intervals, attrgetter("block")):
+        members = list(block)
+        inner = [interval.nanoseconds for interval in members[:-1] if interval.position > 0]
+        figures.append((members[0].arm, inner))
     return figures
 
 
@@ -83,13 +89,13 @@ def placed(intervals: Sequence[Interval], here: bool) -> List[Interval]:
     return [interval for interval, stitched in pairs if bool(stitched >> 1 & 1) == here]
 
 
-def pause(intervals: Sequence[Interval]) -> float:
-    """Above how many nanoseconds an interval is a pause: what a job does between two calls now and
-    then (an epoch's end, a checkpoint). It falls into either arm by chance, and into blocks of few
-    calls as if these were slow. It takes PAUSE times the median original step, unless stitched
-    steps do so more often."""
+def pause(figures: Sequence[Tuple[int, List[int]]]) -> float:
+    """Above how many nanoseconds an interval of these blocks is a pause: what a job does between
+    two calls now and then (an epoch's end, a checkpoint). It falls into either arm by chance, and
+    into blocks of few calls as if these were slow. It takes PAUSE times the median original step,
+    unless stitched steps do so more often."""
     times: Dict[int, List[int]] = {0: [], 1: []}
-    for arm, block in blocks(intervals):
+    for arm, block in figures:
         times[arm] += block
     if not times[0] or not times[1]:
         return math.inf
@@ -104,8 +110,9 @@ def compare(
 ) -> Optional[Comparison]:
     """Pairs neighbouring blocks of both arms; the first `skip` stitched blocks are warm-up. What is
     longer than `longest` (by these intervals, if it is not given) is a pause."""
-    longest = pause(intervals) if longest is None else longest
-    counted = [(arm, [t for t in times if t <= longest]) for arm, times in blocks(intervals)]
+    figures = blocks(intervals)
+    longest = pause(figures) if longest is None else longest
+    counted = [(arm, [t for t in times if t <= longest]) for arm, times in figures]
     medians = [(arm, statistics.median(times)) for arm, times in counted if times]
     ratios, originals = [], []
     warm = skip

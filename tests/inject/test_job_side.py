@@ -205,6 +205,14 @@ def test_order_interval_is_exact() -> None:
     assert timer.order_interval(list(range(1, 21))) == (6, 15)  # table of the sign test, n = 20
 
 
+@pytest.mark.parametrize("count", [6, 60, 333, 4096])
+def test_order_interval_is_the_binomial_distributions(count: int) -> None:
+    from scipy.stats import binom  # takes two seconds
+
+    rank = int(binom.ppf(0.025, count, 0.5))
+    assert timer.order_interval(list(range(1, count + 1))) == (rank, count + 1 - rank)
+
+
 @given(st.integers(0, 2**32), st.integers(6, 40))
 def test_order_interval_holds_the_median_of_its_sample(seed: int, count: int) -> None:
     values = [random.Random(seed + i).random() for i in range(count)]

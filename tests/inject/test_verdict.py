@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -118,6 +118,24 @@ def test_what_is_kept_runs_its_original_seldom(
     assert original <= 0.02 * stitched
 
 
+def test_blocks_are_compared_when_one_has_ended(
+    library: plugin.Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at each look: the job's Python waits meanwhile."""
+    job = Job(library, tmp_path, ratio=0.5, noise=0.02, seed=1)
+    job.swap()
+    job.until_judged()
+    compare, compared = timer.compare, []
+
+    def counted(done: Sequence[plugin.Interval]) -> timer.Comparison | None:
+        compared.append(done[-1].block)
+        return compare(done)
+
+    monkeypatch.setattr(timer, "compare", counted)
+    job.run(2000)
+    assert compared and sorted(set(compared)) == compared, "each block once"
+
+
 @pytest.mark.slow
 def test_a_gain_among_noise_is_seen_within_a_hundred_steps(
     library: plugin.Plugin, tmp_path: Path
@@ -164,11 +182,11 @@ def test_pauses_that_are_the_stitched_steps_own_count() -> None:
     """Garbage that they leave, and is picked up now and then; one alone is chance."""
     steps = [plugin.Interval(1000, n // 3 % 2, n % 3, n // 3, 1) for n in range(60)]
     own = [step._replace(nanoseconds=9000 if step.block % 4 == 1 else 1000) for step in steps]
-    assert timer.pause(own) == float("inf")
+    assert timer.pause(timer.blocks(own)) == float("inf")
     chance = [step._replace(nanoseconds=9000 if step.block == 9 else 1000) for step in steps]
-    assert timer.pause(chance) == timer.PAUSE * 1000
+    assert timer.pause(timer.blocks(chance)) == timer.PAUSE * 1000
     jobs = [step._replace(nanoseconds=9000 if step.block % 8 < 2 else 1000) for step in steps]
-    assert timer.pause(jobs) < 9000, "original ones have them as often"
+    assert timer.pause(timer.blocks(jobs)) < 9000, "original ones have them as often"
 
 
 def test_what_the_steps_beside_the_compiler_took_is_told(
