@@ -19,7 +19,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from . import timer
 from .plugin import Interval
 
-MINIMUM_PAIRS = 6.0  # below it there is no 95 % interval (timer.order_interval)
+MINIMUM_PAIRS = 6.0  # below it there is no 95 % interval (timer.interval_rank)
 KEPT_PAIRS = 4096
 ORIGINAL, STITCHED = 0, 1
 
@@ -164,7 +164,7 @@ def interval(values: Sequence[Tuple[float, float]]) -> Optional[Tuple[float, flo
     count = int(worth([weight for _, weight in values]) + 1e-9)
     if count < MINIMUM_PAIRS:
         return None
-    rank, _ = timer.order_interval(list(range(1, count + 1)))
+    rank = timer.interval_rank(count)
     ordered = sorted(values)
     mirrored = [(-value, weight) for value, weight in reversed(ordered)]
     share = (rank - 0.5) / count  # the middle of the rank: whole numbers of equal weights hit it

@@ -55,9 +55,10 @@ class Comparison:
 
 
 @functools.lru_cache(maxsize=None)
-def _rank(count: int) -> int:
+def interval_rank(count: int) -> int:
     """Which one from either end of so many values in order bounds the 95 % interval of their
-    median; 0: none. With a probability of 1/40 at most fewer than `rank` lie below the median."""
+    median (the sign test's): fewer lie below the median with a probability of 1/40 at most. 0:
+    none does."""
     rank, ways, fewer = 0, 1, 1  # of the 2**count ways to lie below it or above
     while 40 * fewer <= 2**count:
         rank += 1
@@ -68,12 +69,13 @@ def _rank(count: int) -> int:
 
 def order_interval(values: Sequence[float]) -> Tuple[float, float]:
     """95 % interval of the median; infinite below six values."""
-    ordered, rank = sorted(values), _rank(len(values))
+    ordered, rank = sorted(values), interval_rank(len(values))
     return (ordered[rank - 1], ordered[-rank]) if rank > 0 else (0.0, math.inf)
 
 
 def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
-    """(arm, nanoseconds) of each block; what lies at a switch is left out."""
+    """(arm, nanoseconds) of each block of intervals in the order of their recording; what lies at
+    a switch is left out."""
     figures = []
     for _, block in itertools.groupby(intervals, attrgetter("block")):
         members = list(block)

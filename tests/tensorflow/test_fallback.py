@@ -178,6 +178,9 @@ def test_any_launch_may_fail(batch: int | None) -> None:
                 same(program.graph, graph, batches)
     failed = failures(program)
     assert all(failed[key] >= before[key] + 6 for key in program.keys)
+    program.native.retire(program.keys, False)
+    same(program.graph, graph, batches)
+    assert failures(program) == failed, "each fault has come"
 
 
 def failures(program: Stitched) -> Counter[str]:
