@@ -3,8 +3,10 @@
 Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
 inference refuses beside those before it is tried, in this order, as a multiple of a small number
 (a batch that is cut in parts), as equal to another, with two of those before it made equal, as the
-half, double, ... of another, as sum or difference of two; at last as equal to another with two of
-those before it made equal. Primes keep coincidences out: no sum, double or half of some is another.
+half, double, ... of another, as sum or difference of two; as equal to another with two of those
+before it made equal; at last as one of the numbers that the graph has for sizes (a recurrent step
+by hand, whose state is made for batches of 4). Primes keep coincidences out: no sum, double or half
+of some is another, nor is any a part of one of those numbers.
 
 What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
 would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
@@ -40,6 +42,9 @@ RATIOS = tuple(Fraction(*pair) for pair in ((2, 1), (1, 2), (3, 1), (1, 3), (4, 
 MOST_PAIRED = 6
 """Symbols of which sums, differences and pairs to be made equal are tried."""
 
+MOST_NUMBERS = 16
+"""Numbers that are tried for a size that is no relation of others."""
+
 Linear = Mapping[str, Fraction]
 """Symbols with their factors; their sum is a size."""
 
@@ -47,8 +52,9 @@ Linear = Mapping[str, Fraction]
 @dataclass(frozen=True)
 class SizeConstraints:
     """`dims` gives each name as a polynomial of symbols, each called like the first name that it
-    stands for; a name that is not in it is unknown. Symbols in `assumed` rest on an assumption.
-    `point` is an accepted binding of the symbols: each has a prime that divides no other's size."""
+    stands for, or as a number; a name that is not in it is unknown. Symbols in `assumed` rest on an
+    assumption, and all numbers do. `point` is an accepted binding of the symbols: each has a prime
+    that divides no other's size."""
 
     dims: Mapping[str, Dim]
     assumed: frozenset[str]
@@ -66,6 +72,12 @@ class SizeConstraints:
             if all(symbol in point for symbol in dims.symbols_of(dim))
         }
 
+    def proven(self) -> dict[str, int]:
+        """Sizes at `point` of the names that rest on no assumption."""
+        free = {n: dim for n, dim in self.dims.items() if not isinstance(dim, int)}
+        point = {name: size for name, size in self.point.items() if name not in self.assumed}
+        return SizeConstraints(free, frozenset(), point).sizes(point)
+
     def without(self, symbol: str) -> SizeConstraints:
         """The names that depend on `symbol` are left unknown."""
         return SizeConstraints(
@@ -75,9 +87,13 @@ class SizeConstraints:
         )
 
 
-def infer(names: Sequence[str], accepts: Accepts, most: int) -> SizeConstraints:
-    """Relations among `names` by what inference `accepts`, with at most `most` questions."""
-    search = _Search(dict(zip(names, _primes(len(names)), strict=True)), accepts, most - 1)
+def infer(
+    names: Sequence[str], accepts: Accepts, most: int, numbers: Sequence[int] = ()
+) -> SizeConstraints:
+    """Relations among `names` by what inference `accepts`, with at most `most` questions. The first
+    of `numbers`, known sizes of the graph, are what a name may be where it is none of these."""
+    primes = dict(zip(names, _primes(len(names), numbers), strict=True))
+    search = _Search(primes, accepts, most - 1, tuple(numbers[:MOST_NUMBERS]))
     if search.accepted({name: {name: Fraction(1)} for name in names}):
         search.placed = {name: {name: Fraction(1)} for name in names}
         return search.constraints()
@@ -90,14 +106,16 @@ def infer(names: Sequence[str], accepts: Accepts, most: int) -> SizeConstraints:
     return search.constraints()
 
 
-def _primes(count: int) -> list[int]:
-    """So many primes, the least of them 17 (UNITS have none of them), the largest first: what
-    comes later is smaller, so that it may be the difference of two before."""
+def _primes(count: int, numbers: Sequence[int]) -> list[int]:
+    """So many primes, the least of them 17 (UNITS have none of them), none a divisor of `numbers`;
+    the largest first: what comes later is smaller, so that it may be the difference of two
+    before."""
     primes: list[int] = []
     for number in itertools.count(17, 2):
         if len(primes) == count:
             return primes[::-1]
-        if all(number % divisor for divisor in range(3, int(number**0.5) + 1, 2)):
+        prime = all(number % divisor for divisor in range(3, int(number**0.5) + 1, 2))
+        if prime and all(known % number for known in numbers):
             primes.append(number)
     raise AssertionError
 
@@ -109,11 +127,14 @@ class _Search:
     primes: Mapping[str, int]
     accepts: Accepts
     questions: int
+    numbers: Sequence[int] = ()
     placed: dict[str, Linear] = field(default_factory=dict)
     units: dict[str, int] = field(default_factory=dict)
     assumed: set[str] = field(default_factory=set)
     equal: list[tuple[str, str, Mapping[str, Linear]]] = field(default_factory=list)
     """A name, the symbol that it is equal to, and what was placed before."""
+    known: dict[str, int] = field(default_factory=dict)
+    """Names that are numbers."""
 
     def symbols(self) -> list[str]:
         """In order of appearance."""
@@ -138,7 +159,7 @@ class _Search:
         if self.questions <= 0 or (len(valid) < len(totals) and not ones):
             return False
         self.questions -= 1
-        return self.accepts(valid)
+        return self.accepts({**self.known, **valid})
 
     def place(self, name: str) -> None:
         """Find a relation for `name`; none leaves it unknown."""
@@ -172,6 +193,7 @@ class _Search:
             others = [symbol for symbol in known if symbol not in pair]
             if any(self._place_beside_equals(name, own, *pair) for own in (*others, pair[0])):
                 return
+        self._place_as_number(name)
 
     def _if_all_were_equal(self, name: str, known: Sequence[str]) -> tuple[bool, bool]:
         """Whether `name` could be itself, and what all others are, if these were all equal: else
@@ -202,6 +224,22 @@ class _Search:
             self.assumed |= {first, own} - {name}
         return accepted
 
+    def _place_as_number(self, name: str) -> None:
+        """What others were found to be is tried first; one of which a multiple would do as well is
+        a unit."""
+        known, itself = self.known, {name: Fraction(1)}
+        for number in dict.fromkeys((*known.values(), *self.numbers)):
+            self.known = {**known, name: number}
+            if self.accepted(self.placed):
+                self.known = known
+                if self.accepted({**self.placed, name: itself}, {name: number}):
+                    self._keep(name, itself, {name: number})
+                    self.assumed.add(name)
+                else:
+                    self.known = {**known, name: number}
+                return
+        self.known = known
+
     def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
         self.placed[name] = linear
         self.units |= units or {}
@@ -209,7 +247,8 @@ class _Search:
     def place_rest(self, names: Sequence[str]) -> None:
         """Assume that all names that are left are as most others are."""
         symbol = next(iter(self._most_used()), names[0])
-        rest = {name: {symbol: Fraction(1)} for name in names if name not in self.placed}
+        left = [name for name in names if name not in self.placed and name not in self.known]
+        rest = {name: {symbol: Fraction(1)} for name in left}
         if self.accepted({**self.placed, **rest}):
             self.placed |= rest
             self.assumed.add(symbol)
@@ -242,7 +281,7 @@ class _Search:
             yield {first: Fraction(1), second: Fraction(-1)}, {}
 
     def constraints(self) -> SizeConstraints:
-        sizes: dict[str, Dim] = {}
+        sizes: dict[str, Dim] = {**self.known}
         for name, linear in self.placed.items():
             total: Dim = 0
             for symbol, factor in linear.items():

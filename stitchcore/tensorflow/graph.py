@@ -5,6 +5,7 @@ The graph is untrusted and may be damaged: whatever does not hold raises Refused
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from tensorflow.python.framework import dtypes, op_def_registry
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject import digest
 from stitchcore.inject.structure import SWITCHES
+from stitchcore.tensorflow import op_allowlist
 
 NOMINAL_SIZE = 64
 """What an unknown dimension counts as; the planner assumes the same of its symbols."""
@@ -58,17 +60,32 @@ class GraphIndex:
             return None
         return tuple(dim.size for dim in shapes[tensor.port].dim)
 
-    def static_size(self, tensor: Edge, unknown: int = NOMINAL_SIZE) -> int:
-        """Elements of a tensor, unknown dimensions taken as `unknown`; 1 for an unknown rank."""
-        total = 1
-        for size in self.shape(tensor) or ():
-            total *= size if size >= 0 else unknown
-        return total
+    def static_size(self, tensor: Edge) -> int:
+        """Elements of a tensor, unknown dimensions taken as NOMINAL_SIZE, but no more of them than
+        of the largest that it is made of; 1 for an unknown rank."""
+        return self._elements.get(tensor, 1)
 
     def byte_size(self, tensor: Edge) -> int:
-        """Bytes of a tensor, unknown dimensions taken as NOMINAL_SIZE."""
+        """Bytes of a tensor of `static_size` elements."""
         name = self.dtype(tensor)
         return self.static_size(tensor) * (dtypes.as_dtype(name).size if name else 0)
+
+    @cached_property
+    def _elements(self) -> Mapping[Edge, int]:
+        """Four unknown dimensions would make 16 million elements: a gradient is reshaped to a shape
+        that is computed."""
+        elements: dict[Edge, int] = {}
+        for i in self.order:
+            operation = self.nodes[i].op
+            bounded = operation in op_allowlist.ALLOWED and operation not in op_allowlist.GROWING
+            read = [elements[tensor] for tensor in self.data[i] if tensor in elements]
+            for port in range(len(self.nodes[i].attr["_output_shapes"].list.shape)):
+                shape = self.shape(Edge(i, port)) or ()
+                count = math.prod(size if size >= 0 else NOMINAL_SIZE for size in shape)
+                if -1 in shape and bounded:
+                    count = min(count, max(read, default=count))
+                elements[Edge(i, port)] = count
+        return elements
 
     def dtype(self, tensor: Edge) -> str:
         """TensorFlow's name of the element type; "" where the operation is not registered."""

@@ -12,6 +12,7 @@ count at the nominal size; variables are where they are, whoever updates them.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -372,12 +373,10 @@ class _Steps:
         name = self._graph.dtype(tensor).removesuffix("_ref")
         shape = self._graph.shape(tensor) or ()
         shape_dims = [self._partition.sizes.dim(size) for size in shape]
-        sizes = [
-            NOMINAL_SIZE if dim is None else dims.evaluate(dim, self._symbols) for dim in shape_dims
-        ]
-        count = 1
-        for size in sizes:
-            count *= size
+        known = [dim for dim in shape_dims if dim is not None]
+        if len(known) < len(shape_dims):
+            return self._graph.byte_size(tensor)
+        count = math.prod(dims.evaluate(dim, self._symbols) for dim in known)
         return count * (dtypes.as_dtype(name).size if name else 0)
 
 

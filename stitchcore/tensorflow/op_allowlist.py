@@ -149,6 +149,14 @@ CONTRACTIONS = {
 """Taken where they are small (products.py), else library calls: attributes that say which operand
 is read transposed."""
 
+GROWING = frozenset(CONTRACTIONS) | frozenset(
+    """
+    Fill Tile BroadcastTo Range ConcatV2 Pack Pad PadV2 MirrorPad StridedSliceGrad OneHot MatrixDiag
+    MatrixDiagV3 GatherV2 UnsortedSegmentSum StatelessRandomUniformV2
+    """.split()
+)
+"""Allow-listed operations whose output mostly has more elements than any input."""
+
 FUSED_INTO_PRODUCTS: Mapping[str, frozenset[tuple[bytes, ...]]] = {
     "cpu": frozenset({(b"BiasAdd",), (b"BiasAdd", b"Tanh"), (b"BiasAdd", b"Sigmoid")}),
     "gpu": frozenset({(b"BiasAdd",)}),

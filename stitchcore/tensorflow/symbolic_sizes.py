@@ -20,6 +20,7 @@ bounds what is asked beside that in graphs with stacks.
 from __future__ import annotations
 
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -353,7 +354,7 @@ def _inferred(inference: _Inference) -> _Inferred:
     if inferred is not None:
         return inferred
     most = min(max(MOST_NODES // inference.nodes, LEAST_RUNS), MOST_RUNS)
-    constraints = equal_sizes.infer(names, inference.accepts, most)
+    constraints = equal_sizes.infer(names, inference.accepts, most, _numbers(inference.graph))
     used = _uses(inference, constraints)
     dropped = sorted(constraints.symbols, key=lambda symbol: -used[symbol])[MOST_SYMBOLS:]
     known = frozenset(constraints.dims)
@@ -365,6 +366,14 @@ def _inferred(inference: _Inference) -> _Inferred:
         if inferred is not None:
             return replace(inferred, dropped=too_many)
         constraints = constraints.without(_refused_one(inference, constraints))
+
+
+def _numbers(graph: Any) -> list[int]:
+    """Known sizes of `graph`, those that most dimensions have first; 1, which meets any other, is
+    the last."""
+    shapes = (shape for node in graph.node for shape in _shapes(node))
+    count = Counter(dim.size for shape in shapes for dim in shape.dim if dim.size > 1)
+    return [*(size for size, _ in count.most_common()), 1]
 
 
 def _at_points(
@@ -460,14 +469,12 @@ def _supposed(
 ) -> frozenset[Tensor]:
     """Of tensors with dimensions that became numbers those that have other ones, or none, once
     what is assumed is left open."""
-    if not constraints.assumed and not inference.tables:
+    proven = constraints.proven()
+    if proven == constraints.sizes(constraints.point) and not inference.tables:
         return frozenset()
     if inference.tables:
         inference = _Inference(inference.graph, inference.roots, inference.rewritten, tables=False)
-    proven = {
-        name: size for name, size in constraints.point.items() if name not in constraints.assumed
-    }
-    shapes = inference.shapes(constraints.sizes(proven)) or {}
+    shapes = inference.shapes(proven) or {}
 
     def differs(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
         inferred = shapes.get(tensor)
@@ -482,16 +489,17 @@ def _otherwise(
     inference: _Inference, constraints: equal_sizes.SizeConstraints
 ) -> tuple[Shapes, ...] | None:
     """The shapes where some of the sizes that are assumed to be equal are 1, and broadcast against
-    the others: any of those of one symbol, as far as inference takes it. None where it is something
-    else that is assumed, or too many are."""
-    assumed = constraints.assumed
-    equal = {
-        symbol: [name for name, dim in constraints.dims.items() if dim == dims.symbol(symbol)]
-        for symbol in assumed
-    }
-    resting = sum(not assumed.isdisjoint(dims.symbols_of(d)) for d in constraints.dims.values())
+    the others: any of those of one symbol or number, as far as inference takes it. None where it is
+    something else that is assumed, or too many are."""
+    equal: defaultdict[Dim, list[str]] = defaultdict(list)
+    assumed = {dims.symbol(symbol) for symbol in constraints.assumed}
+    for name, dim in constraints.dims.items():
+        if isinstance(dim, int) or dim in assumed:
+            equal[dim].append(name)
+        elif not constraints.assumed.isdisjoint(dims.symbols_of(dim)):
+            return None
     runs = sum(2 ** len(names) - 1 for names in equal.values())
-    if resting > sum(map(len, equal.values())) or runs * inference.nodes > MOST_OTHERWISE:
+    if runs * inference.nodes > MOST_OTHERWISE:
         return None
     sizes = constraints.sizes(constraints.point)
     found = []

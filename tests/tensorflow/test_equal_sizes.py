@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from stitchcore.errors import Reason
 from stitchcore.hlo.ir.dim import Dim, symbols_of
 from stitchcore.tensorflow import equal_sizes, symbolic_sizes
+
+v1 = tf.compat.v1
 
 Point = Mapping[str, int]
 MOST = 400
@@ -73,6 +76,46 @@ def test_relations(rules: Sequence[Callable[..., bool]], expected: str, assumed:
     assert written(constraints.dims) == expected
     assert constraints.assumed == frozenset(assumed)
     assert inference(*rules)(constraints.sizes(constraints.point))
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ((lambda a: a == 4,), "a=4 b=b c=c d=d"),
+        ((lambda a: meets(a, 4),), "a=4 b=b c=c d=d"),  # 1 would do too
+        ((lambda a: a == 1,), "a=1 b=b c=c d=d"),
+        ((lambda a: a == 4, lambda b: meets(b, 16)), "a=4 b=16 c=c d=d"),
+        ((lambda a: a == 4, lambda a, b: a == b), "a=4 b=4 c=c d=d"),
+        ((lambda a: a == 4, lambda b, d: b == d), "a=4 b=b c=c d=b"),
+        # not the prime that b would have had
+        ((lambda b: meets(b, 23),), "b=23 a=a c=c d=d"),
+        ((lambda a: a % 8 == 0,), "a=8*a b=b c=c d=d"),
+        ((lambda a: a % 23 == 0,), "a=23*a b=b c=c d=d"),
+        ((lambda a: a == 5,), "b=b c=c d=d"),
+    ],
+)
+def test_sizes_that_are_numbers(rules: Sequence[Callable[..., bool]], expected: str) -> None:
+    """All of them are assumed."""
+    accepts = inference(*rules)
+    constraints = equal_sizes.infer("abcd", accepts, MOST, (16, 4, 23, 1))
+    assert written(constraints.dims) == expected
+    assert accepts(constraints.sizes(constraints.point))
+    proven = {name for name in "abcd" if f"{name}={name}" in expected.split()}
+    assert set(constraints.proven()) >= proven
+    assert not [name for name in constraints.proven() if isinstance(constraints.dims[name], int)]
+
+
+def test_numbers_are_among_the_questions_that_are_bounded() -> None:
+    questions = 0
+
+    def accepts(point: Point) -> bool:
+        nonlocal questions
+        questions += 1
+        return not point
+
+    names = [f"s{k}" for k in range(40)]
+    constraints = equal_sizes.infer(names, accepts, 50, range(100, 200))
+    assert questions <= 50 and not constraints.dims
 
 
 def test_equal_sizes_of_many_inputs_take_few_questions() -> None:
@@ -189,6 +232,29 @@ def test_a_number_that_rests_on_an_assumption_is_told() -> None:
     assert sizes.supposed == {("r", 0)}
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_batch_that_meets_a_state_of_fixed_size_is_a_number(
+    in_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrent step by hand: its batch is what its state was made for, or 1."""
+    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
+
+    def build(x: Any, y: Any) -> None:
+        h = tf.fill([4, 8], 0.5)
+        if in_loop:
+            h = v1.while_loop(lambda h: h[0, 0] > 0, lambda h: tf.tanh(h + x), [h])
+        else:
+            h = tf.tanh(h + x)
+        tf.multiply(h, y, name="product")
+        tf.tanh(x, name="own")
+
+    sizes = resolve(build, 2, 2)
+    known = dims_of(sizes)
+    assert known["product"] == known["own"] == known["p0"] == known["p1"] == (4, 8)
+    assert sizes.symbols == () and not sizes.refusals
+    assert {("p0", 0), ("p1", 0), ("own", 0)} <= sizes.supposed
+
+
 def test_many_inputs_of_one_batch_are_one_symbol() -> None:
     def build(*inputs: Any) -> None:
         tf.concat(inputs, 1, name="all")
@@ -243,10 +309,11 @@ def test_two_batches_beside_each_other() -> None:
 
 
 def test_a_size_that_no_value_fits_leaves_the_rest() -> None:
-    """[n, 8] in fives and in rows of 1,000,003: no size that is tried is a multiple."""
+    """Rows that are ten with three others: no size that is tried is seven."""
 
     def build(x: Any, y: Any) -> None:
-        tf.reshape(x, [-1, 1000003], name="r")
+        tf.add(tf.concat([x, tf.ones([3, 8])], 0), tf.fill([10, 8], 0.5))
+        tf.tanh(x, name="r")
         tf.tanh(y, name="t")
 
     sizes = resolve(build, 2, 2)

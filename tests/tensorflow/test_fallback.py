@@ -183,6 +183,35 @@ def test_any_launch_may_fail(batch: int | None) -> None:
     assert failures(program) == failed, "each fault has come"
 
 
+@pytest.mark.parametrize("ensured", [False, True])
+def test_a_batch_that_is_not_the_number_it_was_taken_for(ensured: bool) -> None:
+    """The state has four rows. One row meets them as well, unless four are `ensured`; any other
+    number is TensorFlow's error."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        rows = tf.cast(tf.shape(x)[0], tf.float32)
+        state = tf.tanh(tf.fill([4, 64], 0.5) + x * variable)
+        tf.tanh(2.0 * (tf.ensure_shape(x, [4, None]) if ensured else x), name="kept")
+        tf.reduce_mean(state * state / rows, name="result")
+        change = 0.1 * tf.reduce_sum(state, 0)
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    step = tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+    program = stitched(step)
+    before = failures(program)
+    same(program.graph, step, [4, 4])
+    assert failures(program) == before
+    if not ensured:
+        same(program.graph, step, [4, 1, 4])
+        assert failures(program) != before
+    error = "is not compatible with expected shape" if ensured else "Incompatible shapes"
+    for other in (1, 3) if ensured else (3,):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=error):
+            runs(program.graph, [4, other])
+
+
 def failures(program: Stitched) -> Counter[str]:
     """How often each kernel has failed."""
     times: Counter[str] = Counter()

@@ -14,6 +14,7 @@ from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
+from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge
 from stitchcore.tensorflow.live_bytes import Chosen, limited, peak
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
@@ -49,6 +50,28 @@ def test_a_transpose_needs_memory_of_its_own() -> None:
         tf.reduce_sum(y, name="out")
     live = peak(partition(pruned(graph, ["out"])), ())
     assert live.bytes == 2 * MEGABYTE
+
+
+def test_a_tensor_of_unknown_sizes_holds_what_it_is_made_of() -> None:
+    """A megabyte that is brought to a shape of which two sizes are unknown. One that is filled may
+    be larger than the number it is filled with."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (None, SIDE, SIDE, None))
+        rows = tf.concat([tf.zeros([3, SIDE]), x[:, :, 0, 0]], 0)
+        tf.add(rows, tf.zeros([10, SIDE]), name="ten")  # no size that is tried is seven
+        y = tf.compat.v1.placeholder(tf.float32, (SIDE, SIDE))
+        view = tf.reshape(tf.tanh(y), tf.shape(x), name="view")
+        tf.transpose(tf.tanh(view), name="result")
+        tf.fill(tf.shape(x), 1.0, name="filled")
+    cut = partition(pruned(graph, ["ten", "result", "filled"]), ["ten", "result", "filled"])
+    sizes = {
+        node.name: cut.graph.byte_size(Edge(number, 0))
+        for number, node in enumerate(cut.graph.nodes)
+    }
+    assert sizes["view"] == sizes["Tanh_1"] == sizes["result"] == MEGABYTE
+    assert sizes["filled"] >= 4 * NOMINAL_SIZE**4
+    assert peak(cut, ()).bytes - sizes["filled"] < 5 * MEGABYTE
 
 
 def chosen_of(cut: Partition) -> list[Chosen]:

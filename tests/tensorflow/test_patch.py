@@ -166,21 +166,25 @@ def test_sizes_that_can_be_read_off(given: list[str], expected: str) -> None:
     assert " ".join(str(one.dims[0]) for one in with_own_sizes(arguments)) == expected
 
 
-@pytest.mark.parametrize(("broadcasts", "checks"), [(True, {"x", "y"}), (False, {"x"})])
+@pytest.mark.parametrize(
+    ("batch", "broadcasts", "checks"),
+    [(None, True, {"x", "y"}), (None, False, {"x"}), (4, True, {"x", "y"})],
+)
 def test_a_launch_checks_whatever_an_assumption_is_known_from(
-    broadcasts: bool, checks: set[str]
+    batch: int | None, broadcasts: bool, checks: set[str]
 ) -> None:
     """A kernel reads x alone; of y its region looks at the batch, by shape arithmetic. Both have
-    one batch because a product demands it, or because it broadcasts and that is assumed."""
+    one batch because a product demands it, or because it broadcasts and that is assumed: they are
+    equal, or that of y is the number that x has."""
     with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, [None, 64, 64], name="x")
+        x = tf.compat.v1.placeholder(tf.float32, [batch, 64, 64], name="x")
         y = tf.compat.v1.placeholder(tf.float32, [None, 64, 32], name="y")
         product = tf.raw_ops.BatchMatMulV2 if broadcasts else tf.raw_ops.BatchMatMul
         product(x=x, y=y, name="product")
         tf.multiply(tf.tanh(x), tf.cast(tf.shape(y)[0], tf.float32), name="result")
         definition = graph.as_graph_def(add_shapes=True)
     cut = partition(definition, ["result", "product"])
-    assert bool(cut.sizes.assumed) is broadcasts
+    assert bool(cut.sizes.assumed or cut.sizes.supposed) is broadcasts
     written, _ = patched(cut)
     names = digest.number(cut.request, cut.preserve).ids
     ids = {f"{number}:0": name for name, number in names.items()}

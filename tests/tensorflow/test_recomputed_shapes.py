@@ -43,16 +43,19 @@ def old_loops() -> Iterator[Any]:
         control_flow_util.ENABLE_CONTROL_FLOW_V2 = before
 
 
-def gradient(body: Body) -> Any:
-    """The pruned graph of a loop's gradients by x and by y, for an unknown batch."""
+def gradient(body: Body, rows: int | None = None) -> Any:
+    """The pruned graph of a loop's gradients by x and by y, for an unknown batch. The state has as
+    many rows as x, or `rows`."""
     with old_loops() as graph:
         x = v1.placeholder(tf.float32, (None, WIDTH), name="x")
         y = v1.placeholder(tf.float32, (None, WIDTH), name="y")
 
+        start = tf.ones_like(x) if rows is None else tf.fill([rows, WIDTH], 1.0)
+
         def step(i: Any, h: Any) -> Any:
             return i + 1, body(x, y, h)
 
-        _, h = v1.while_loop(lambda i, _: i < PASSES, step, (0, tf.ones_like(x)))
+        _, h = v1.while_loop(lambda i, _: i < PASSES, step, (0, start))
         of_x, of_y = tf.gradients(tf.reduce_sum(tf.sin(h)), [x, y])
         tf.identity(of_x, name="of_x"), tf.identity(of_y, name="of_y")
     return pruned(graph, ["of_x", "of_y"])
@@ -122,6 +125,22 @@ def test_what_is_assumed_of_sizes_is_not_relied_on() -> None:
     np.testing.assert_array_equal(ran(changed, 5, 5)[1], ran(graph, 5, 5)[1])
     with pytest.raises((tf.errors.InvalidArgumentError, AssertionError)):
         np.testing.assert_array_equal(ran(changed, 5, 1)[1], ran(graph, 5, 1)[1])
+
+
+def test_a_state_of_so_many_rows() -> None:
+    """What meets it has as many, or one: numbers, where each has its own. The mutant relies on what
+    is assumed."""
+    graph = gradient(broadcast, 4)
+    sizes = resolve(graph)
+    assert not sizes.symbols and {("x", 0), ("y", 0)} <= sizes.supposed
+    changed, count = recomputed(graph)
+    assert count >= 4
+    for rows in ((4, 4), (1, 4), (4, 1), (1, 1)):
+        for ours, theirs in zip(ran(changed, *rows), ran(graph, *rows), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    changed, _ = recomputed(graph, ())
+    with pytest.raises((tf.errors.InvalidArgumentError, AssertionError)):
+        np.testing.assert_array_equal(ran(changed, 4, 1)[1], ran(graph, 4, 1)[1])
 
 
 def misplaced(graph: Any) -> list[str]:
