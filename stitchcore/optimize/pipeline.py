@@ -216,7 +216,8 @@ def _partition(state: RequestState) -> RequestState:
 
 
 def _cut_into_regions(state: RequestState, excluded: Mapping[str, Reason]) -> RequestState:
-    """Regions without the `excluded` operations, by name."""
+    """Regions without the `excluded` operations, by name. What a cut before has found of the
+    graph's sizes holds for another."""
     from stitchcore.tensorflow.partition import partition
     from stitchcore.tensorflow.request import read_graph
 
@@ -229,6 +230,7 @@ def _cut_into_regions(state: RequestState, excluded: Mapping[str, Reason]) -> Re
         kind=state.device.kind,
         multiplies=state.device if allowed else None,
         executor=state.device,
+        sizes=None if state.partition is None else state.partition.sizes,
     )
     return replace(state, partition=cut, refusals=cut.refusals)
 

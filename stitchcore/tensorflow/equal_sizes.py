@@ -45,6 +45,10 @@ MOST_PAIRED = 6
 MOST_NUMBERS = 16
 """Numbers that are tried for a size that is no relation of others."""
 
+ALWAYS = 32
+"""Up to so many names the first ones have the same primes, however many come after them, and are
+asked about in the same words."""
+
 Linear = Mapping[str, Fraction]
 """Symbols with their factors; their sum is a size."""
 
@@ -92,8 +96,15 @@ def infer(
 ) -> SizeConstraints:
     """Relations among `names` by what inference `accepts`, with at most `most` questions. The first
     of `numbers`, known sizes of the graph, are what a name may be where it is none of these."""
-    primes = dict(zip(names, _primes(len(names), numbers), strict=True))
-    search = _Search(primes, accepts, most - 1, tuple(numbers[:MOST_NUMBERS]))
+    count = max(len(names), ALWAYS)
+    primes = _primes(3 * count, numbers)
+    search = _Search(
+        dict(zip(names, primes[2 * count :], strict=False)),
+        dict(zip(names, primes[: 2 * count : 2], strict=False)),
+        accepts,
+        most - 1,
+        tuple(numbers[:MOST_NUMBERS]),
+    )
     if search.accepted({name: {name: Fraction(1)} for name in names}):
         search.placed = {name: {name: Fraction(1)} for name in names}
         return search.constraints()
@@ -122,9 +133,11 @@ def _primes(count: int, numbers: Sequence[int]) -> list[int]:
 
 @dataclass
 class _Search:
-    """`questions` are left to ask; a symbol's size is its prime times its unit."""
+    """`questions` are left to ask; a symbol's size is its prime times its unit. At `others`, primes
+    with other gaps, it is asked whether what was found is more than a coincidence."""
 
     primes: Mapping[str, int]
+    others: Mapping[str, int]
     accepts: Accepts
     questions: int
     numbers: Sequence[int] = ()
@@ -145,11 +158,13 @@ class _Search:
         relations: Mapping[str, Linear],
         units: Mapping[str, int] | None = None,
         ones: Mapping[str, int] | None = None,
+        primes: Mapping[str, int] | None = None,
     ) -> bool:
         """One question; no answer is a refusal, and so is a size that is no positive integer. With
         `ones`, sizes of symbols instead of their own, such a size is not told."""
         factors = {**self.units, **(units or {})}
-        sizes = {name: prime * factors.get(name, 1) for name, prime in self.primes.items()}
+        primes = self.primes if primes is None else primes
+        sizes = {name: prime * factors.get(name, 1) for name, prime in primes.items()}
         sizes |= ones or {}
         totals = {
             name: sum(factor * sizes[symbol] for symbol, factor in linear.items())
@@ -160,6 +175,12 @@ class _Search:
             return False
         self.questions -= 1
         return self.accepts({**self.known, **valid})
+
+    def holds(self, relations: Mapping[str, Linear], units: Mapping[str, int]) -> bool:
+        """Two questions: whether it is accepted at other primes too. A difference of two may be a
+        number of the graph."""
+        accepted = self.accepted(relations, units)
+        return accepted and self.accepted(relations, units, primes=self.others)
 
     def place(self, name: str) -> None:
         """Find a relation for `name`; none leaves it unknown."""
@@ -185,7 +206,7 @@ class _Search:
         if apart and any(self._place_beside_equals(name, name, *pair) for pair in pairs):
             return
         for linear, units in self._relations(known):
-            if self.accepted({**self.placed, name: linear}, units):
+            if self.holds({**self.placed, name: linear}, units):
                 self._keep(name, linear, units)
                 self.assumed.update(linear)
                 return
@@ -230,7 +251,7 @@ class _Search:
         known, itself = self.known, {name: Fraction(1)}
         for number in dict.fromkeys((*known.values(), *self.numbers)):
             self.known = {**known, name: number}
-            if self.accepted(self.placed):
+            if self.holds(self.placed, {}):
                 self.known = known
                 if self.accepted({**self.placed, name: itself}, {name: number}):
                     self._keep(name, itself, {name: number})

@@ -92,16 +92,18 @@ def partition(
     kind: str = placement.CPU,
     multiplies: Device | None = None,
     executor: Device | None = None,
+    sizes: Sizes | None = None,
 ) -> Partition:
     """Cut a GraphDef (with `_output_shapes`) into regions for devices of `kind`; small products of
     matrices are in them where kernels of `multiplies` are quicker than its library. What is merged
     for its launch alone does not delay the step on `executor`, where that is given.
 
     `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
-    the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
+    the given reason (a recut, which takes the `sizes` of the cut before). Raises
+    Refused(PARSE_ERROR) for a damaged graph.
     """
     preserved = tuple(preserve)
-    sizes = resolve(infer_shapes(graph))
+    sizes = resolve(infer_shapes(graph)) if sizes is None else sizes
     indexed, recomputed = recompute(sizes)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}

@@ -29,7 +29,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
-from tensorflow.python.ops import handle_data_util
 
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import dim as dims
@@ -66,8 +65,9 @@ MOST_OTHERWISE = 100_000
 MOST_ROUNDS = 3
 """How often sizes that begin within the graph are looked for: each time past those found before."""
 
-CUT = "cut"
-"""What the node is called that gives an output of another the sizes that begin there."""
+CUT, HANDED = "cut", "handed"
+"""What nodes are called that give an output of another the sizes that begin there, or stand for one
+that is handed in."""
 
 SYMBOLIC = -1000
 """Rewritten dimensions are SYMBOLIC - k; `Sizes.dims[k]` is the polynomial."""
@@ -156,13 +156,13 @@ def resolve(graph: Any) -> Sizes:
     """Fit every unknown dimension of `graph` that can be."""
     if not any(_is_unknown(shape) for node in graph.node for shape in _shapes(node)):
         return Sizes(graph, (), ())
-    entering = _root_names(graph)
-    inference, inferred = _consistent(graph, entering)
+    entering, answers = _root_names(graph), _Answers()
+    inference, inferred = _consistent(graph, entering, answers)
     for _ in range(MOST_ROUNDS):
         further = _beginning(inference, inferred)
         if not further:
             break
-        cut, at_points = _consistent(graph, {**inference.roots, **further})
+        cut, at_points = _consistent(graph, {**inference.roots, **further}, answers)
         if not all(at_points.shapes):
             break
         inference, inferred = cut, at_points
@@ -317,11 +317,16 @@ def _sized(
     return point
 
 
-def _consistent(graph: Any, roots: Roots) -> tuple[_Inference, _Inferred]:
+_Answers = dict[tuple[frozenset[int], frozenset[tuple[str, int]]], bool]
+"""Whether inference takes such sizes, with the loops and lists of these nodes rewritten: also where
+more sizes are looked for, which are unknown then."""
+
+
+def _consistent(graph: Any, roots: Roots, answers: _Answers) -> tuple[_Inference, _Inferred]:
     """Shapes at every point, with as much of the loops and lists rewritten as they bear out."""
     rewritten = rewrites(index(graph))
     while True:
-        inference = _Inference(graph, roots, rewritten)
+        inference = _Inference(graph, roots, rewritten, answers=answers)
         inferred = _inferred(inference)
         wrong = {i for shapes in inferred.shapes for i in rewritten.wrong(shapes)}
         if not any(inferred.shapes):
@@ -608,14 +613,22 @@ class _Inference:
     """TensorFlow's shape inference over one graph, for sizes of its roots. Nodes get names of our
     own: Grappler gives some that an import refuses."""
 
-    def __init__(self, graph: Any, roots: Roots, rewritten: Rewrites, tables: bool = True) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        roots: Roots,
+        rewritten: Rewrites,
+        tables: bool = True,
+        answers: _Answers | None = None,
+    ) -> None:
         self.graph, self.roots, self.rewritten = graph, roots, rewritten
         self.nodes = max(len(graph.node), 1)
         self.names = tuple(dict.fromkeys(roots.values()))
         self.refused = ""
-        self._accepted: dict[tuple[int | None, ...], bool] = {}
+        self._answers: _Answers = {} if answers is None else answers
+        self._covered = frozenset(rewritten.all())
         self._replaced: list[Any] = []
-        self._fed: dict[str, tuple[Any, int]] = {}
+        self._fed: dict[Tensor, Any] = {}
         self._body = graph_pb2.GraphDef()
         self._body.versions.CopyFrom(graph.versions)
         self._body.library.CopyFrom(graph.library)
@@ -684,15 +697,29 @@ class _Inference:
         if port and covered and self.graph.node[source].op == POP:
             return f"n{source}_{ELEMENT}"
         if source in dropped or (port and covered):
-            self._fed[f"n{source}:{port}"] = self.graph.node[source], port
+            return self._handed(source, port)
         return f"n{source}:{port}"
+
+    def _handed(self, source: int, port: int) -> str:
+        """What stands in the body for an output that is handed in; in place of a variable's handle
+        one that tells the shape behind it, from which a lookup's rank follows."""
+        node, name = self.graph.node[source], f"n{source}_{HANDED}{port}"
+        if (node.name, port) not in self._fed:
+            kind = tf.as_dtype(_dtype(node, port))
+            variable = _variable(node) if kind == tf.resource else None
+            fed = self._fed[node.name, port] = self._body.node.add(name=name)
+            fed.op, fed.attr["dtype"].type = "Placeholder", kind.as_datatype_enum
+            if variable is not None:
+                fed.op, fed.attr["dtype"].type = "VarHandleOp", variable[0]
+                fed.attr["shape"].shape.CopyFrom(variable[1])
+        return f"{name}:0"
 
     def accepts(self, sizes: Mapping[str, int]) -> bool:
         """Whether inference takes these sizes of the roots (unknown where none is given)."""
-        key = tuple(sizes.get(name) for name in self.names)
-        if key not in self._accepted:
-            self._accepted[key] = self._imported(sizes) is not None
-        return self._accepted[key]
+        key = self._covered, frozenset(sizes.items())
+        if key not in self._answers:
+            self._answers[key] = self._imported(sizes) is not None
+        return self._answers[key]
 
     def shapes(self, sizes: Mapping[str, int]) -> Shapes | None:
         """Shapes of all tensors with these sizes; None where inference refuses them, which
@@ -726,17 +753,13 @@ class _Inference:
             for axis, dim in enumerate(self._declared[name, port].dim):
                 begins = self.roots.get((name, port, axis), "")
                 shape.dim.add(size=sizes.get(begins, max(dim.size, -1)))
+        for tensor, fed in self._fed.items():
+            if fed.op == "Placeholder":
+                fed.attr["shape"].shape.CopyFrom(tf.TensorShape(root_shapes.get(tensor)).as_proto())
         target = tf.Graph()
         with target.as_default():
-            mapping: dict[str, Any] = {}
-            for reference, (node, port) in self._fed.items():
-                root = tf.compat.v1.placeholder(
-                    _dtype(node, port), root_shapes.get((node.name, port))
-                )
-                _describe(root, node)
-                mapping[reference] = root
             try:
-                tf.graph_util.import_graph_def(self._body, input_map=mapping, name="")
+                tf.graph_util.import_graph_def(self._body, name="")
             except (ValueError, KeyError) as error:
                 self.refused = str(error)[:300]
                 return None
@@ -780,20 +803,14 @@ def _root_shapes(node: Any, roots: Roots, values: Mapping[str, int]) -> list[Sha
     return shapes
 
 
-def _describe(root: Any, node: Any) -> None:
-    """Tell inference the shape behind a variable's handle: a lookup's rank follows from it."""
-    if root.dtype != tf.resource:
-        return
-    if "_handle_shapes" in node.attr:
-        shapes = node.attr["_handle_shapes"].list.shape
-        types = node.attr["_handle_dtypes"].list.type
-    elif node.op == "VarHandleOp":
-        shapes, types = [node.attr["shape"].shape], [node.attr["dtype"].type]
-    else:
-        return
-    if len(shapes) == 1:
-        data = handle_data_util.create_handle_data(tf.TensorShape(shapes[0]), tf.as_dtype(types[0]))
-        handle_data_util.set_handle_data(root, data)
+def _variable(node: Any) -> tuple[int, Any] | None:
+    """Type and shape of the variable behind a handle, where the node tells them."""
+    if node.op == "VarHandleOp":
+        return node.attr["dtype"].type, node.attr["shape"].shape
+    if "_handle_shapes" not in node.attr:
+        return None
+    shapes, types = node.attr["_handle_shapes"].list.shape, node.attr["_handle_dtypes"].list.type
+    return (types[0], shapes[0]) if len(shapes) == len(types) == 1 else None
 
 
 def _dtype(node: Any, port: int) -> Any:

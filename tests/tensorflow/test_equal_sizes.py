@@ -105,6 +105,19 @@ def test_sizes_that_are_numbers(rules: Sequence[Callable[..., bool]], expected: 
     assert not [name for name in constraints.proven() if isinstance(constraints.dims[name], int)]
 
 
+@pytest.mark.parametrize("number", range(2, 80, 2))
+def test_a_number_is_no_difference_of_two_sizes_by_chance(number: int) -> None:
+    """Sizes are tried with primes, and each even number is the difference of some."""
+    constraints = equal_sizes.infer("abcdef", inference(lambda e: e == number), MOST, (number, 1))
+    assert written(constraints.dims) == f"e={number} a=a b=b c=c d=d f=f"
+
+
+def test_names_are_asked_about_in_the_same_words_whatever_comes_after_them() -> None:
+    """Answers are kept while sizes that begin within the graph are looked for."""
+    few, many = (equal_sizes.infer(names, inference(), MOST).point for names in ("ab", "abcdef"))
+    assert few.items() <= many.items()
+
+
 def test_numbers_are_among_the_questions_that_are_bounded() -> None:
     questions = 0
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 
 from stitchcore.errors import Reason
+from stitchcore.tensorflow import partition as partitioning
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import as_function, lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
@@ -203,13 +204,19 @@ def test_equal_layers_have_equal_keys() -> None:
     assert len(set(keys)) < len(keys)
 
 
-def test_excluded_nodes_stay_outside_for_the_given_reason() -> None:
+def test_excluded_nodes_stay_outside_for_the_given_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is cut again is not searched for its sizes again."""
     step = training_step()
     first = partition(step.definition)
     name = first.graph.nodes[first.regions[0].members[0]].name
     again = partition(step.definition, excluded={name: Reason.UNSUPPORTED_OPCODE})
     assert again.graph.number[name] not in owners(again)
     assert (name, Reason.UNSUPPORTED_OPCODE) in {(r.subject, r.reason) for r in again.refusals}
+    monkeypatch.delattr(partitioning, "resolve")
+    recut = partition(
+        step.definition, excluded={name: Reason.UNSUPPORTED_OPCODE}, sizes=first.sizes
+    )
+    assert (recut.regions, recut.refusals) == (again.regions, again.refusals)
 
 
 def test_unordered_reads_and_writes_refuse_the_variable() -> None:
