@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.dim import Polynomial
 from stitchcore.hlo.ir.instruction import Computation, Instruction, instruction, topological
 from stitchcore.hlo.ir.instruction import computation as make_computation
 from stitchcore.hlo.ir.module import Module
@@ -37,6 +39,28 @@ def pattern_key(pattern: Pattern) -> str:
     return sha256(pattern_text(pattern).encode()).hexdigest()
 
 
+def symbols_of(pattern: Pattern, module: Module) -> tuple[str, ...]:
+    """Those symbols of `module` that the pattern's own sizes depend on, in the module's order: of
+    equal patterns the same, whatever else is in their modules."""
+    used = frozenset[str]().union(*_symbols((*pattern.inputs, *pattern.instructions)))
+    return tuple(name for name in module.symbols if name in used)
+
+
+def _symbols(value: object) -> Iterator[frozenset[str]]:
+    match value:
+        case tuple():
+            for one in value:
+                yield from _symbols(one)
+        case Instruction():
+            yield from _symbols((value.shape, *(part for _, part in value.attributes)))
+        case Computation():
+            yield from _symbols(tuple(topological((*value.parameters, value.root))))
+        case Shape():
+            yield from _symbols((value.dims, value.elements))
+        case Polynomial():
+            yield dims.symbols_of(value)
+
+
 def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> Module:
     """The pattern as a module of its own: inputs become parameters, outputs the root tuple."""
     return outlined(pattern, module, name)[0]
@@ -46,8 +70,8 @@ def outlined(
     pattern: Pattern, module: Module | None, name: str = "pattern"
 ) -> tuple[Module, dict[Instruction, Instruction]]:
     """The pattern as a module of its own, and what each of its values is there. Equal patterns
-    become the same values (instructions are interned). Symbols and origins are those of `module`;
-    a static pattern needs none."""
+    become the same values (instructions are interned). Symbols and origins are from `module`; a
+    static pattern needs none."""
     copies: dict[Instruction, Instruction] = {}
     for number, value in enumerate(pattern.inputs):
         copies[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
@@ -65,7 +89,7 @@ def outlined(
         for node in pattern.instructions
         if node in module.provenance
     }
-    return Module(name, entry, module.symbols, (), provenance), copies
+    return Module(name, entry, symbols_of(pattern, module), (), provenance), copies
 
 
 def _attributes(node: Instruction) -> str:

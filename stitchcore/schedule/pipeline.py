@@ -8,6 +8,7 @@ from difflib import unified_diff
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion.canonical import symbols_of
 from stitchcore.fusion.cost import prices_of
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
@@ -293,14 +294,14 @@ def _lowered(
         if passed:
             dominants = find_dominants(pattern, axes, bounds, passed)
             plan = assign_sections(pattern, axes, dominants, prices, bounds, mechanisms, apart)
-    errors = _errors(pattern)
+    errors, symbols = _errors(pattern), symbols_of(pattern, module)
     context = SectionContext(
         axes,
         dominants,
         plan,
         {},
         {},
-        Names(frozenset(module.symbols)),
+        Names(frozenset(symbols)),
         device,
         prices,
         [
@@ -327,7 +328,7 @@ def _lowered(
     all_buffers = tuple(dict.fromkeys((*stored.buffers, *own)))
     kernel = Kernel(
         name=name,
-        symbols=module.symbols,
+        symbols=symbols,
         buffers=all_buffers,
         phases=phases,
         scratch_offsets=(0,) * sum(buffer.role is Role.SCRATCH for buffer in all_buffers),

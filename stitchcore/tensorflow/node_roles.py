@@ -58,7 +58,7 @@ class Part(Enum):
     """A node's part in cutting regions."""
 
     MEMBER = "member"
-    CLONE = "clone"  # a small constant, or shape arithmetic: copied where it is used
+    CLONE = "clone"  # a small constant, or made of sizes: copied where it is used
     READ = "read"  # of a plain variable
     OPAQUE = "opaque"
 
@@ -112,7 +112,7 @@ def classify(
             if reason is None and not _operands_known(graph, i, parts):
                 reason = Reason.UNKNOWN_RANK
             if reason is None:
-                parts[i] = Part.MEMBER
+                parts[i] = Part.CLONE if _is_number_of_sizes(graph, i, parts) else Part.MEMBER
             elif node.op not in STRUCTURE:
                 reasons[i] = reason
     small = tuple(_is_small(graph, i) for i in range(len(graph.nodes)))
@@ -153,10 +153,21 @@ def _is_shape_arithmetic(graph: GraphIndex, i: int, shaped: set[int]) -> bool:
     types = graph.output_types[i]
     if not types or any(t not in ("int32", "int64") for t in types):
         # a size used as a number, as in a mean over an unknown batch
-        return node.op == "Cast" and types[0] in op_allowlist.FLOATS and _is_size(graph, i, shaped)
+        return node.op == "Cast" and types[0] in op_allowlist.NUMBERS and _is_size(graph, i, shaped)
     if node.op in ("Shape", "ShapeN", "Size", "Rank"):
         return all(graph.shape(tensor) is not None for tensor in graph.data[i])
     return bool(graph.data[i]) and all(tensor.node in shaped for tensor in graph.data[i])
+
+
+def _is_number_of_sizes(graph: GraphIndex, i: int, parts: Sequence[Part]) -> bool:
+    """Whether node i makes a scalar of sizes and constants alone (one over the batch): where it is
+    a region's result no kernel makes it, as no tensor enters."""
+    if graph.nodes[i].op in (*lookups.INDICES, *op_allowlist.CHECKED, *op_allowlist.DRAWN):
+        return False
+    sources = [tensor.node for tensor in graph.data[i]]
+    copied = bool(sources) and all(parts[source] is Part.CLONE for source in sources)
+    one = len(graph.output_types[i]) == 1 and graph.shape(Edge(i, 0)) == ()
+    return copied and one and any(graph.nodes[source].op != "Const" for source in sources)
 
 
 def _is_size(graph: GraphIndex, i: int, shaped: set[int]) -> bool:

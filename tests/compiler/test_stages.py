@@ -14,6 +14,7 @@ import pytest
 
 from stitchcore.compiler import pipeline, stages
 from stitchcore.compiler.module import CompiledModule
+from stitchcore.compiler.regions import compile_regions
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, compile_module
 from stitchcore.device.host import host_device
 from stitchcore.fusion.extents import extent
@@ -164,6 +165,25 @@ def test_symbols_are_bound_from_shapes() -> None:
         assert np.array_equal(run_module(made, [a, b])[0], np.full((size, 8), 10.0, np.float32))
     with pytest.raises(ValueError, match="B is 3 and 4"):
         bind(module, [np.ones((3, 8), np.float32), np.ones((4, 8), np.float32)])
+
+
+def test_kernels_of_equal_patterns_depend_on_the_same_sizes() -> None:
+    """One kernel for both, though only one of the modules has an unknown size elsewhere."""
+    known = (
+        "HloModule m{}\n\nENTRY main {{\n  a = f32[] parameter(0)\n  n = f32[] negate(a)\n"
+        "  e = f32[] exponential(n)\n  b = f32[{},8] parameter(1)\n"
+        "  t = f32[{},8] tanh(b)\n  ROOT r = (f32[], f32[{},8]) tuple(e, t)\n}}\n"
+    )
+    modules = {
+        "unknown": parse(known.format(", symbols={B}", *"BBB")),
+        "known": parse(known.format("", *"777")),
+    }
+    made = compile_regions(modules, host_device(), BuildOptions(planner="single"))
+    keys = {name: set(region.keys) for name, region in made.regions.items()}
+    assert len(keys["known"] & keys["unknown"]) == 1
+    for name, module in modules.items():
+        used = {symbol for key in keys[name] for symbol in made.kernels[key].kernel.symbols}
+        assert used == set(module.symbols)
 
 
 def test_an_empty_module_compiles() -> None:

@@ -15,6 +15,9 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import partition as partitioning
 from stitchcore.tensorflow.graph import Edge
@@ -217,6 +220,30 @@ def test_excluded_nodes_stay_outside_for_the_given_reason(monkeypatch: pytest.Mo
         step.definition, excluded={name: Reason.UNSUPPORTED_OPCODE}, sizes=first.sizes
     )
     assert (recut.regions, recut.refusals) == (again.regions, again.refusals)
+
+
+def test_a_number_of_sizes_is_no_region_s_result() -> None:
+    """Half a batch, and one as an unsigned integer (the count of a random generator's numbers): no
+    tensor enters a kernel that would make it, and all that shares its region would be lost."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], name="x")
+        size = tf.shape(x)[0]
+        tf.multiply(tf.cast(size, tf.float32), 0.5, name="half")
+        tf.cast(size, tf.uint64, name="count")
+        tf.multiply(tf.tanh(x), 0.5 / tf.cast(size, tf.float32), name="result")
+        tf.exp(tf.tanh(tf.reshape(x[0, 0], [])), name="small")
+    names = ["half", "count", "result", "small"]
+    cut = partition(pruned(graph, names), names)
+    made = {
+        cut.graph.nodes[tensor.node].name for region in cut.regions for tensor in region.results
+    }
+    assert made.isdisjoint({"half", "count"})
+    functions = {region.name: subgraph(cut, region) for region in cut.regions}
+    modules = {name: lower(function).module for name, function in functions.items()}
+    compiled = compile_regions(modules, host_device(), BuildOptions())
+    for name in modules:
+        assert program(compiled, name, host_device()).launches
 
 
 def test_unordered_reads_and_writes_refuse_the_variable() -> None:
