@@ -42,12 +42,11 @@ RATIOS = tuple(Fraction(*pair) for pair in ((2, 1), (1, 2), (3, 1), (1, 3), (4, 
 MOST_PAIRED = 6
 """Symbols of which sums, differences and pairs to be made equal are tried."""
 
+SMALL = (13, 11, 7, 9)
+"""Sizes that a bounded one may have."""
+
 MOST_NUMBERS = 16
 """Numbers that are tried for a size that is no relation of others."""
-
-ALWAYS = 32
-"""Up to so many names the first ones have the same primes, however many come after them, and are
-asked about in the same words."""
 
 Linear = Mapping[str, Fraction]
 """Symbols with their factors; their sum is a size."""
@@ -96,7 +95,7 @@ def infer(
 ) -> SizeConstraints:
     """Relations among `names` by what inference `accepts`, with at most `most` questions. The first
     of `numbers`, known sizes of the graph, are what a name may be where it is none of these."""
-    count = max(len(names), ALWAYS)
+    count = max(8, 1 << (len(names) - 1).bit_length())
     primes = _primes(3 * count, numbers)
     search = _Search(
         dict(zip(names, primes[2 * count :], strict=False)),
@@ -247,8 +246,12 @@ class _Search:
 
     def _place_as_number(self, name: str) -> None:
         """What others were found to be is tried first; one of which a multiple would do as well is
-        a unit."""
+        a unit. What may be some small size too is no number: it is bounded (places in a table of
+        positions)."""
         known, itself = self.known, {name: Fraction(1)}
+        small = next((size for size in SMALL if size not in self.numbers), 1)
+        if self.accepted({**self.placed, name: itself}, ones={name: small}):
+            return
         for number in dict.fromkeys((*known.values(), *self.numbers)):
             self.known = {**known, name: number}
             if self.holds(self.placed, {}):

@@ -113,14 +113,14 @@ def _fallback(
         if place is None:
             position = int(name[0][1:])
             argument = function.arguments[position]
-            dtype, dims = tf.as_dtype(argument.dtype), argument.dims
+            dtype, rank = tf.as_dtype(argument.dtype), len(argument.dims)
             arguments.append(Input(position))
         else:
             dtype = tf.as_dtype(datatype(program.buffers[place].dtype))
-            dims = program.outputs[function.results.index(name)].dims
+            rank = len(program.outputs[function.results.index(name)].dims)
             arguments.append(place)
-        shape = [dim if isinstance(dim, int) else None for dim in dims]
-        specs.append(tf.TensorSpec(shape, dtype))
+        # It is called where sizes are not as they were taken to be: none may be folded into it.
+        specs.append(tf.TensorSpec([None] * rank, dtype))
     try:
         body = graph_pb2.GraphDef(node=nodes)
         body = semantics.rewrite(body, {}, function.kind, semantics.OF_PASSES)

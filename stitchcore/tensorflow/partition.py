@@ -9,7 +9,7 @@ values. Deterministic and near linear.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +106,8 @@ def partition(
     sizes = resolve(infer_shapes(graph)) if sizes is None else sizes
     indexed, recomputed = recompute(sizes)
     variables = analyse(indexed)
-    left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
+    left_out = dict.fromkeys(_summed_by_numbers(indexed, sizes), Reason.DOES_NOT_UNIFY)
+    left_out |= {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
         classes = classify(indexed, variables, left_out, kind, multiplies)
@@ -142,6 +143,16 @@ def partition(
         kind,
         recomputed,
     )
+
+
+def _summed_by_numbers(graph: GraphIndex, sizes: Sizes) -> Iterator[int]:
+    """Sums that bring a gradient to its operand's shape, by axes that a size decides which is taken
+    for a number. What is summed, and what comes of it, would be one value in a kernel, of which one
+    alone can be left to TensorFlow where that size is another."""
+    for i, node in enumerate(graph.nodes):
+        if node.op == "Sum" and (node.name, 0) in sizes.numbered:
+            if graph.nodes[graph.data[i][1].node].op != "Const":
+                yield i
 
 
 def grouped(

@@ -34,7 +34,7 @@ from stitchcore.tensorflow.control_edges import after_checks, dependents
 from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
-from stitchcore.tensorflow.op_allowlist import CHECKED
+from stitchcore.tensorflow.op_allowlist import ALLOWED, CHECKED
 from stitchcore.tensorflow.partition import Partition, Region, is_view, waits
 from stitchcore.tensorflow.variables import resolve
 
@@ -58,6 +58,13 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mappin
             builder.take(region.name)
             refused[region.name] = replace(error.refusal, subject=region.name)
     return Patch(tuple(patches)), refused
+
+
+_SAME_ELEMENTS = frozenset(
+    {"Sum", "StridedSlice", *(name for name, rule in ALLOWED.items() if rule.view)}
+)
+"""Operations that hand the elements of their first input on, in order, where all of them are left:
+axes are added and taken by them."""
 
 
 @dataclass
@@ -116,7 +123,9 @@ class _RegionPatch:
         self.before: tuple[str, ...] = ()
         self.handles = self._own_handles()
         self.stored = self._stored_updates()
-        self.shapes = self._tensor_shapes()
+        self.relying = self._relying()
+        self.seen = self._first_seen()
+        self.shapes = {place: program.outputs[n].dims for place, n in self.seen.items()}
 
     def write(self) -> None:
         builder, region = self.builder, self.region
@@ -144,6 +153,7 @@ class _RegionPatch:
         for position, result in enumerate(region.results):
             if result.node in stay:
                 continue
+            self._require_checked(position)
             target = self._reference(outputs[position], f"{region.name}_o{position}")
             builder.rewire.append((builder.tensor(result), target))
 
@@ -176,16 +186,54 @@ class _RegionPatch:
         ]
 
     def _views_that_stay(self) -> set[int]:
-        """Results that are views, in a shape with several unknown sizes, of what the region is
-        given or gives. No constant tells that shape, the graph's own operation knows it."""
+        """Results that are views, in a shape with several unknown sizes, or one that is taken for a
+        number, of what the region is given or gives; and the views between. No constant tells that
+        shape, the graph's own operation knows it."""
         members, results = {*self.region.members}, {*self.region.results}
         stay: set[int] = set()
-        for result, output in zip(self.region.results, self.program.outputs, strict=False):
-            inputs = self.graph.data[result.node]
-            there = all(tensor.node not in members or tensor in results for tensor in inputs)
-            if there and is_view(self.graph, result.node) and not self._is_told(output):
-                stay.add(result.node)
+        for position, result in enumerate(self.region.results):
+            if self._is_told(self.program.outputs[position]) and self._is_checked(position):
+                continue
+            views: set[int] = set()
+            pending = [result.node]
+            while pending and is_view(self.graph, pending[-1]):
+                view = pending.pop()
+                views.add(view)
+                inputs = [t for t in self.graph.data[view] if t.node in members - views]
+                pending += [tensor.node for tensor in inputs if tensor not in results]
+            if not pending:
+                stay |= views
         return stay
+
+    def _is_checked(self, position: int) -> bool:
+        """Whether an output of the region is right where a size that is taken for a number is
+        another. A launch makes it, which then leaves it to TensorFlow's operations; or it has the
+        elements of a tensor that is right, and both have their shapes whatever that size is."""
+        place, results = self.program.outputs[position].place, self.region.results
+        taken = any(self._is_numbered(argument.tensor) for argument in self.relying)
+        if not taken or position in self.seen.values():
+            return True
+        if isinstance(place, Constant) or position >= len(results):
+            return False
+        if isinstance(place, Input):
+            origin = self.function.arguments[place.position].tensor
+        else:
+            origin = results[self.seen[place]]
+        moved = results[position]
+        while moved != origin and self.graph.nodes[moved.node].op in _SAME_ELEMENTS:
+            moved = self.graph.data[moved.node][0]
+        return moved == origin and not any(map(self._is_numbered, (origin, results[position])))
+
+    def _require_checked(self, position: int) -> None:
+        if not self._is_checked(position):
+            detail = "a result by a size that is taken for a number, and made by no launch"
+            raise Refused(self.region.name, Reason.DOES_NOT_UNIFY, detail)
+
+    def _is_supposed(self, tensor: Edge) -> bool:
+        return (self.graph.nodes[tensor.node].name, tensor.port) in self.partition.sizes.supposed
+
+    def _is_numbered(self, tensor: Edge) -> bool:
+        return (self.graph.nodes[tensor.node].name, tensor.port) in self.partition.sizes.numbered
 
     def _is_told(self, result: Result) -> bool:
         """Whether a constant tells a result's shape, if that is not the one it is made in."""
@@ -279,7 +327,7 @@ class _RegionPatch:
             rows = None if indices is None else lookups.rows(self.graph, member)
             if indices is None or rows is None:
                 continue
-            counted = rows if rows >= 0 else self.builder.tensor(self.graph.data[member][2])
+            counted = self._counted(member, rows)
             place = (self.builder.tensor(indices), counted, lookups.verifier(self.graph, member).op)
             if place not in verifiers:
                 verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
@@ -289,6 +337,18 @@ class _RegionPatch:
                         earlier.append(f"^{self.builder.id(node)}")
                 self._verify(verifiers[place], member, *place[:2], tuple(earlier))
         return [f"^+{name}" for name in verifiers.values()]
+
+    def _counted(self, member: int, rows: int) -> int | str:
+        """How many rows a lookup has, or the tensor that says so: indices are checked before the
+        region, whoever runs that then. Raises Refused where that many are only assumed."""
+        operands = self.graph.data[member]
+        sums = self.graph.nodes[member].op == lookups.SEGMENT_SUM
+        if rows >= 0 and not self._is_numbered(Edge(member, 0) if sums else operands[0]):
+            return rows
+        if sums and operands[2].node not in self.region.members:
+            return self.builder.tensor(operands[2])
+        detail = "a lookup in so many rows as a size is taken for"
+        raise Refused(self.region.name, Reason.DOES_NOT_UNIFY, detail)
 
     def _verify(
         self, name: str, member: int, indices: str, rows: int | str, earlier: tuple[str, ...]
@@ -339,13 +399,13 @@ class _RegionPatch:
             places += launch.fallback.arguments if launch.fallback is not None else ()
         return any(isinstance(place, Input) and place.position in read for place in places)
 
-    def _tensor_shapes(self) -> dict[Place, tuple[Dim, ...]]:
-        """Outputs of launches to the shape in which the graph first sees them."""
-        shapes: dict[Place, tuple[Dim, ...]] = {}
-        for output in self.program.outputs:
+    def _first_seen(self) -> dict[Place, int]:
+        """Outputs of launches to the first of the region's outputs that each is."""
+        seen: dict[Place, int] = {}
+        for position, output in enumerate(self.program.outputs):
             if isinstance(output.place, Temporary):
-                shapes.setdefault(output.place, output.dims)
-        return shapes
+                seen.setdefault(output.place, position)
+        return seen
 
     def _launch(self, number: int, launch: RegionLaunch) -> str:
         name = f"{self.region.name}_{number}"
@@ -363,7 +423,10 @@ class _RegionPatch:
                 binding = Binding(TENSOR, len(node.output_types))
                 self.references[place] = f"+{name}:{binding.position}"
                 node.output_types.append(datatype(buffer.dtype))
-                node.output_dims.append(tuple(_static(size) for size in sizes))
+                position = self.seen.get(place, len(self.region.results))
+                results = self.region.results[position : position + 1]
+                told = not any(map(self._is_supposed, results))
+                node.output_dims.append(tuple(_static(size) if told else -1 for size in sizes))
             outputs.append((binding, sizes))
         self._fallback_inputs(launch, node, name)
         sources, guards = self._symbols(launch, node)
@@ -451,8 +514,7 @@ class _RegionPatch:
         region.
         """
         symbol_axes = [self._source_of(symbol) for symbol in launch.kernel.symbols]
-        relying = self._relying()
-        for argument in (*(argument for argument, *_ in symbol_axes), *relying):
+        for argument in (*(argument for argument, *_ in symbol_axes), *self.relying):
             reference = self.builder.tensor(argument.tensor)
             if reference not in node.inputs and self._is_hosted(argument):
                 node.hosted[reference] = tensorflow_type(argument.dtype)
@@ -462,7 +524,7 @@ class _RegionPatch:
         for argument, axis, scale, offset in symbol_axes:
             position = node.tensor(self.builder.tensor(argument.tensor), argument)
             sources.append(SymbolSource(position, axis, scale, offset))
-        for argument in relying:
+        for argument in self.relying:
             node.tensor(self.builder.tensor(argument.tensor), argument)
         guards = [
             Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
@@ -477,10 +539,9 @@ class _RegionPatch:
         sizes = self.partition.sizes
 
         def relies(argument: Argument) -> bool:
-            tensor = argument.tensor
-            if (self.graph.nodes[tensor.node].name, tensor.port) in sizes.supposed:
+            if self._is_supposed(argument.tensor):
                 return True
-            known = (sizes.dim(size) for size in self.graph.shape(tensor) or ())
+            known = (sizes.dim(size) for size in self.graph.shape(argument.tensor) or ())
             return any(dims.symbols_of(dim) & sizes.assumed for dim in known if dim is not None)
 
         tensors = (argument for argument in self.function.arguments if not argument.variable)
@@ -502,6 +563,8 @@ class _RegionPatch:
             result = self.program.outputs[first + position]
             if result.place in self.stored:
                 continue
+            if not isinstance(result.place, Temporary):
+                self._require_checked(first + position)
             name = f"{self.region.name}_assign{position}"
             value = self._reference(result, f"{name}_value")
             update = self.region.updates[handle]

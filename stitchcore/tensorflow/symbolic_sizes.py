@@ -97,8 +97,9 @@ class Sizes:
     """`graph` is the request's graph with fitted dimensions; `symbols` in order of appearance.
 
     Symbols in `assumed` stand for sizes of which TensorFlow does not itself demand that they go
-    together; `supposed` are tensors that have a dimension which is a number on that account. What
-    relies on either must check at run time the shapes of all tensors from which it knows them.
+    together; `supposed` are tensors that have a dimension which is a number on that account, and of
+    these `numbered` such as have one by a size that is itself taken for a number. What relies on
+    either must check at run time the shapes of all tensors from which it knows them.
     Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
     `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE, times their factor in
     `enlarged`. `refusals` tell which sizes are left unknown, and why. `otherwise` are the shapes of
@@ -121,6 +122,7 @@ class Sizes:
     enlarged: Mapping[str, int] = field(default_factory=dict)
     otherwise: tuple[Shapes, ...] | None = None
     unrelated: frozenset[str] = frozenset()
+    numbered: frozenset[Tensor] = frozenset()
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -198,6 +200,7 @@ def resolve(graph: Any) -> Sizes:
         inferred.factors,
         _otherwise(inference, inferred.constraints) if stacks else None,
         unrelated,
+        _numbered(inference, inferred.constraints, resolved),
     )
 
 
@@ -479,7 +482,24 @@ def _supposed(
         return frozenset()
     if inference.tables:
         inference = _Inference(inference.graph, inference.roots, inference.rewritten, tables=False)
-    shapes = inference.shapes(proven) or {}
+    return _different(resolved, inference.shapes(proven) or {})
+
+
+def _numbered(
+    inference: _Inference,
+    constraints: equal_sizes.SizeConstraints,
+    resolved: Mapping[Tensor, tuple[int, ...]],
+) -> frozenset[Tensor]:
+    """The same once sizes that are taken for numbers are left open."""
+    sizes = constraints.sizes(constraints.point)
+    others = {n: size for n, size in sizes.items() if not isinstance(constraints.dims[n], int)}
+    if len(others) == len(sizes):
+        return frozenset()
+    return _different(resolved, inference.shapes(others) or {})
+
+
+def _different(resolved: Mapping[Tensor, tuple[int, ...]], shapes: Shapes) -> frozenset[Tensor]:
+    """Tensors that have not the same numbers by `shapes`."""
 
     def differs(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
         inferred = shapes.get(tensor)

@@ -92,6 +92,7 @@ def test_relations(rules: Sequence[Callable[..., bool]], expected: str, assumed:
         ((lambda a: a % 8 == 0,), "a=8*a b=b c=c d=d"),
         ((lambda a: a % 23 == 0,), "a=23*a b=b c=c d=d"),
         ((lambda a: a == 5,), "b=b c=c d=d"),
+        ((lambda a: a <= 16,), "b=b c=c d=d"),  # so many places at most
     ],
 )
 def test_sizes_that_are_numbers(rules: Sequence[Callable[..., bool]], expected: str) -> None:

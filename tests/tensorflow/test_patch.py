@@ -166,6 +166,42 @@ def test_sizes_that_can_be_read_off(given: list[str], expected: str) -> None:
     assert " ".join(str(one.dims[0]) for one in with_own_sizes(arguments)) == expected
 
 
+def test_what_rests_on_a_size_taken_for_a_number_has_no_such_size() -> None:
+    """Nobody may fold into the graph what a launch gives where that size is another."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], name="x")
+        tf.tanh(tf.fill([4, 64], 0.5) + tf.exp(x), name="known")
+        tf.tanh(tf.exp(x) * 2.0, name="taken")
+        definition = graph.as_graph_def(add_shapes=True)
+    cut = partition(definition, ["known", "taken"])
+    written, _ = patched(cut)
+    [node] = [node for node in added(written) if node.op == "StitchedFusion"]
+    attributes = node_def_pb2.NodeDef.FromString(base64.b64decode(node.attr)).attr
+    shapes = [[dim.size for dim in s.dim] for s in attributes["_output_shapes"].list.shape]
+    assert sorted(shapes) == [[-1, -1], [4, 64]]
+
+
+def test_gradients_of_a_batch_and_of_a_state_of_fixed_size_are_two_values() -> None:
+    """Under the assumption they are one, and one alone can be left to TensorFlow where it fails."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], name="x")
+        state = tf.compat.v1.placeholder(tf.float32, [4, 64], name="state")
+        both = [tf.exp(x), tf.exp(state)]
+        change = tf.gradients(tf.reduce_sum(tf.sin(tf.add(*both))), both)
+        names = [tf.tanh(one, name=f"of{n}").op.name for n, one in enumerate(change)]
+        names += [tf.identity(one, name=f"as{n}").op.name for n, one in enumerate(change)]
+        definition = graph.as_graph_def(add_shapes=True)
+    cut = partition(definition, names)
+    functions = {region.name: subgraph(cut, region) for region in cut.regions}
+    modules = {name: lower(function).module for name, function in functions.items()}
+    made = compile_regions(modules, host_device(), BuildOptions())
+    chosen = [
+        (region, functions[region.name], program(made, region.name, host_device()))
+        for region in cut.regions
+    ]
+    assert chosen and patch(cut, chosen)[1] == {}
+
+
 @pytest.mark.parametrize(
     ("batch", "broadcasts", "checks"),
     [(None, True, {"x", "y"}), (None, False, {"x"}), (4, True, {"x", "y"})],
