@@ -377,11 +377,11 @@ def _inferred(inference: _Inference) -> _Inferred:
 
 
 def _numbers(graph: Any) -> list[int]:
-    """Known sizes of `graph`, those that most dimensions have first; 1, which meets any other, is
-    the last."""
+    """Known sizes of `graph`, those that most dimensions have first; without 1, which meets any
+    other: that inference takes it says nothing."""
     shapes = (shape for node in graph.node for shape in _shapes(node))
     count = Counter(dim.size for shape in shapes for dim in shape.dim if dim.size > 1)
-    return [*(size for size, _ in count.most_common()), 1]
+    return [size for size, _ in count.most_common()]
 
 
 def _at_points(
