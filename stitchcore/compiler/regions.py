@@ -30,8 +30,10 @@ from stitchcore.fusion.candidates import Role
 from stitchcore.fusion.cost import cost, unfused
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.symbolic.parts import never_positive
 from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
 from stitchcore.loop_ir.nodes import Kernel
@@ -44,11 +46,13 @@ SHARED = "kernels"
 
 @dataclass(frozen=True)
 class PlannedRegion:
-    """One region, planned and scheduled: the plan, its kernels' keys in launch order."""
+    """One region, planned and scheduled: the plan, its kernels' keys in launch order, and what must
+    hold of its sizes (hlo/symbolic/parts.py)."""
 
     module: Module
     plan: Plan
     keys: tuple[str, ...]
+    never_positive: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def compile_regions(
             refusals.append(Refusal(key, why.reason, f"{why.subject} {why.detail}"))
             continue
         kernels |= dict(zip(state.keys, state.kernels, strict=True))
-        regions[key] = _planned(state)
+        regions[key] = _planned(state, module)
         ahead.compile(kernels.values(), whole=True)
     if progress is not None:
         progress("compile", 0, len(kernels))
@@ -165,9 +169,12 @@ def _without_kernel(state: ModuleState) -> Refusal | None:
     return None
 
 
-def _planned(state: ModuleState) -> PlannedRegion:
+def _planned(state: ModuleState, module: Module) -> PlannedRegion:
+    """What `module` became. What must hold of its sizes is told of it as it was: a part of what is
+    all one number is none any more."""
     assert state.plan is not None
-    return PlannedRegion(state.module, state.plan, tuple(state.keys[n] for n in state.of))
+    keys = tuple(state.keys[n] for n in state.of)
+    return PlannedRegion(state.module, state.plan, keys, never_positive(module))
 
 
 def _compiled(
@@ -228,7 +235,7 @@ def outline(module: Module, device: Device, options: BuildOptions) -> RegionProg
         raise Refused(why.subject, why.reason, why.detail)
     pairs = zip(state.keys, state.kernels, strict=True)
     kernels = {key: CompiledKernel(key, kernel, 0) for key, kernel in pairs}
-    planned = CompiledRegions({"": _planned(state)}, kernels, (), (), {})
+    planned = CompiledRegions({"": _planned(state, module)}, kernels, (), (), {})
     return program(planned, "", device)
 
 
@@ -241,7 +248,8 @@ def replanned(
     for key, plan in plans.items():
         state = rescheduled(plan, device, options)
         kernels |= dict(zip(state.keys, state.kernels, strict=True))
-        regions[key] = replace(_planned(state), module=regions[key].module)
+        made = _planned(state, state.module)
+        regions[key] = replace(regions[key], plan=made.plan, keys=made.keys)
     used = {key: kernels[key] for region in regions.values() for key in region.keys}
     return _compiled(replace(compiled, regions=regions), used, device, options)
 
@@ -296,7 +304,7 @@ def program(compiled: CompiledRegions, key: str, device: Device) -> RegionProgra
             )
         )
     results = (Result(_place(v, written), v.shape.dims) for v in region.module.outputs)
-    return RegionProgram(tuple(launches), tuple(results))
+    return RegionProgram(tuple(launches), tuple(results), region.never_positive)
 
 
 def saved_bytes(pattern: Pattern, graph: candidates.Graph, device: Device) -> int:

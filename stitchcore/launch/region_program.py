@@ -62,10 +62,12 @@ class Result:
 
 @dataclass(frozen=True)
 class RegionProgram:
-    """All launches of a region, and where each region output comes from."""
+    """All launches of a region, and where each region output comes from. It may be run where none
+    of `never_positive` is positive."""
 
     launches: tuple[RegionLaunch, ...]
     outputs: tuple[Result, ...]
+    never_positive: tuple[Dim, ...] = ()
 
     @cached_property
     def buffers(self) -> Mapping[Place, Buffer]:

@@ -431,6 +431,7 @@ class _RegionPatch:
         self._fallback_inputs(launch, node, name)
         sources, guards = self._symbols(launch, node)
         guards += self._written_guards(launch, inputs)
+        guards = self._with_parts(launch, guards)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
         device_of = self._raising() if launch.kernel.errors else self.device_of
         self.builder.add.append(node.fusion(launch, table, device_of, self.before))
@@ -498,6 +499,23 @@ class _RegionPatch:
             if seen is None and all(index.names(dim) <= known for dim in dims):
                 guards.append(Guard(binding.position, dims))
         return guards
+
+    def _with_parts(self, launch: RegionLaunch, guards: list[Guard]) -> list[Guard]:
+        """Guards by which the launch is left to its fallback, too, where a part of a tensor would
+        not lie within it: a size that is checked is larger by as much."""
+        excess: index.Index = 0
+        for dim in self.program.never_positive:
+            if dims.symbols_of(dim) <= {*launch.kernel.symbols}:
+                excess = index.add(excess, index.maximum(0, index.from_dim(dim)))
+        if excess == 0:
+            return guards
+        number = next((n for n, guard in enumerate(guards) if guard.dims), None)
+        if number is None:
+            detail = "no input whose shape is checked tells whether parts lie within tensors"
+            raise Refused(self.region.name, Reason.GUARD_FAILED, detail)
+        first, *others = guards[number].dims
+        checked = Guard(guards[number].op_input, (index.add(first, excess), *others))
+        return [*guards[:number], checked, *guards[number + 1 :]]
 
     def _handle(self, variable: Edge) -> str:
         return self.builder.tensor(self.handles[variable])

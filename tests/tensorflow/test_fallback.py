@@ -256,6 +256,46 @@ def test_a_batch_that_is_not_the_number_it_was_taken_for(kind: str) -> None:
             runs(program.graph, [4, other])
 
 
+TABLE = np.random.default_rng(0).normal(size=(200, 64)).astype(np.float32)
+PARTS: Mapping[str, tuple[Callable[[Any, Any], Any], list[int]]] = {
+    "of a table": (lambda x, n: x + tf.exp(TABLE)[:n], [230]),
+    "but for the first": (lambda x, n: tf.tanh(x)[7:], [3]),
+    "but for the last": (lambda x, n: tf.tanh(x)[:-7], [3]),
+    "the last": (lambda x, n: tf.tanh(x)[-7:], [3]),
+    "from a place on": (lambda x, n: tf.tanh(x) + tf.exp(TABLE)[5 : n + 5], [198]),
+    "windows": (lambda x, n: tf.tanh(x)[2:] - tf.tanh(x)[:-2], [1, 2]),
+}
+"""What a step reads of parts of tensors, and sizes of the batch where these are cut short."""
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_that_does_not_lie_within_its_tensor(kind: str) -> None:
+    """A kernel would read what lies behind it, where TensorFlow raises an error or takes less."""
+    part, sizes = PARTS[kind]
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        made = tf.tanh(part(x * variable, tf.shape(x)[0]) * 2.0)
+        tf.identity(made, name="kept")
+        tf.reduce_sum(made * made, name="result")
+        change = 0.1 * tf.reduce_sum(made, 0)
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    step = tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+    program = stitched(step)
+    before = failures(program)
+    same(program.graph, step, [20, 190])
+    assert failures(program) == before
+    for size in sizes:
+        if size < 20:
+            same(program.graph, step, [20, size, 20])
+            continue
+        for either in (step, program.graph):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
+                runs(either, [20, size])
+
+
 def test_a_fallback_takes_tensors_of_any_size() -> None:
     """It is called where sizes are others than they were taken for."""
     program = stitched(step(32))
