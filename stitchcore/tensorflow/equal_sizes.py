@@ -1,8 +1,9 @@
 """Which unknown sizes go together, learned by asking TensorFlow's shape inference.
 
 Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
-inference refuses beside those before it is tried, in this order, as a multiple of a small number
-(a batch that is cut in parts), as equal to another, with two of those before it made equal, as the
+inference refuses beside those before it is tried, in this order, as equal to another, as a small
+size (places in a table of positions are as many as it has at the most), as a multiple of a small
+number (a batch that is cut in parts), with two of those before it made equal, as the
 half, double, ... of another, as sum or difference of two; as equal to another with two of those
 before it made equal; at last as one of the numbers that the graph has for sizes (a recurrent step
 by hand, whose state is made for batches of 4). Primes keep coincidences out: no sum, double or half
@@ -42,7 +43,7 @@ RATIOS = tuple(Fraction(*pair) for pair in ((2, 1), (1, 2), (3, 1), (1, 3), (4, 
 MOST_PAIRED = 6
 """Symbols of which sums, differences and pairs to be made equal are tried."""
 
-SMALL = (13, 11, 7, 9)
+SMALL = (13, 11, 7, 5)
 """Sizes that a bounded one may have."""
 
 MOST_NUMBERS = 16
@@ -57,11 +58,12 @@ class SizeConstraints:
     """`dims` gives each name as a polynomial of symbols, each called like the first name that it
     stands for, or as a number; a name that is not in it is unknown. Symbols in `assumed` rest on an
     assumption, and all numbers do. `point` is an accepted binding of the symbols: each has a prime
-    that divides no other's size."""
+    that divides no other's size. Those in `bounded` may be small alone."""
 
     dims: Mapping[str, Dim]
     assumed: frozenset[str]
     point: Mapping[str, int]
+    bounded: frozenset[str] = frozenset()
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -87,6 +89,7 @@ class SizeConstraints:
             {n: dim for n, dim in self.dims.items() if symbol not in dims.symbols_of(dim)},
             self.assumed - {symbol},
             {name: size for name, size in self.point.items() if name != symbol},
+            self.bounded - {symbol},
         )
 
 
@@ -147,6 +150,8 @@ class _Search:
     """A name, the symbol that it is equal to, and what was placed before."""
     known: dict[str, int] = field(default_factory=dict)
     """Names that are numbers."""
+    bounded: set[str] = field(default_factory=set)
+    """Names that have a prime of SMALL."""
 
     def symbols(self) -> list[str]:
         """In order of appearance."""
@@ -194,6 +199,8 @@ class _Search:
                 self.equal.append((name, symbol, dict(self.placed)))
                 self._keep(name, {symbol: Fraction(1)})
                 return
+        if self._place_as_bounded(name):
+            return
         if self.accepted({**self.placed, name: itself}, {name: ALL_UNITS}):
             for unit in (*UNITS, ALL_UNITS):
                 if self.accepted({**self.placed, name: itself}, {name: unit}):
@@ -214,6 +221,23 @@ class _Search:
             if any(self._place_beside_equals(name, own, *pair) for own in (*others, pair[0])):
                 return
         self._place_as_number(name)
+
+    def _place_as_bounded(self, name: str) -> bool:
+        """Whether `name` can be itself where it is small: places in a table of positions. What goes
+        with others, or with numbers, may have one of two such sizes by chance, and not both."""
+        free = [
+            size for size in SMALL if size not in {*self.primes.values(), *self.others.values()}
+        ]
+        itself = {**self.placed, name: {name: Fraction(1)}}
+        if len(free) < 2:
+            return False
+        primes, others = {**self.primes, name: free[0]}, {**self.others, name: free[1]}
+        if not all(self.accepted(itself, primes=sizes) for sizes in (primes, others)):
+            return False
+        self.primes, self.others = primes, others
+        self.bounded.add(name)
+        self._keep(name, {name: Fraction(1)})
+        return True
 
     def _if_all_were_equal(self, name: str, known: Sequence[str]) -> tuple[bool, bool]:
         """Whether `name` could be itself, and what all others are, if these were all equal: else
@@ -246,12 +270,8 @@ class _Search:
 
     def _place_as_number(self, name: str) -> None:
         """What others were found to be is tried first; one of which a multiple would do as well is
-        a unit. What may be some small size too is no number: it is bounded (places in a table of
-        positions)."""
+        a unit."""
         known, itself = self.known, {name: Fraction(1)}
-        small = next((size for size in SMALL if size not in self.numbers), 1)
-        if self.accepted({**self.placed, name: itself}, ones={name: small}):
-            return
         for number in dict.fromkeys((*known.values(), *self.numbers)):
             self.known = {**known, name: number}
             if self.holds(self.placed, {}):
@@ -312,7 +332,8 @@ class _Search:
                 total = total + dims.symbol(symbol) * int(factor * self.units.get(symbol, 1))
             sizes[name] = total
         point = {symbol: self.primes[symbol] for symbol in self.symbols()}
-        return SizeConstraints(sizes, frozenset(self.assumed & set(point)), point)
+        assumed, bounded = (frozenset(names & {*point}) for names in (self.assumed, self.bounded))
+        return SizeConstraints(sizes, assumed, point, bounded)
 
 
 def _renamed(linear: Linear, old: str, new: str) -> Linear:

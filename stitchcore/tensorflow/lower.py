@@ -147,12 +147,12 @@ class _Builder:
     def _together(
         self, symbols: Iterable[str], own: Mapping[Dim, Dim]
     ) -> tuple[tuple[Mapping[str, int], ...], Mapping[str, int]]:
-        """Sizes of the function's symbols at which derived ones are what they are derived of, and
-        nothing is empty."""
+        """Sizes of the function's symbols at which derived ones are what they are derived of,
+        nothing is empty, and those that may be small alone are."""
         sizes = self.partition.sizes
         stands_for = {str(fresh): expression for expression, fresh in own.items()}
         dims = {name: stands_for.get(name, symbol(name)) for name in symbols}
-        bound = sizes.derived.union(sizes.enlarged)
+        bound = sizes.derived.union(sizes.enlarged, sizes.bounded)
         if not any(symbols_of(dim) & bound for dim in dims.values()):
             return (), {}
 

@@ -46,6 +46,10 @@ INFERRED = (23, 40, 57)
 """The same where shapes are inferred: with other remainders each, so that a part rounded up and one
 rounded down are two."""
 
+SMALL = (9, 12, 13, 11)
+"""Sizes of symbols that may be small alone: at the base, where one is changed, where all are
+together, and once again."""
+
 FACTORS = (9, 65, 513)
 """By how much the sizes of a symbol are larger where something is empty at them (the frames of a
 short wave). They leave the remainders of 8, 64 and 512 as they are."""
@@ -102,9 +106,10 @@ class Sizes:
     either must check at run time the shapes of all tensors from which it knows them.
     Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
     `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE, times their factor in
-    `enlarged`. `refusals` tell which sizes are left unknown, and why. `otherwise` are the shapes of
-    all tensors where sizes that are assumed to be equal are not, in each way that inference takes;
-    asked for in graphs with stacks alone (recomputed_shapes.py), None where that cannot be told.
+    `enlarged`, or small if they are `bounded`. `refusals` tell which sizes are left unknown, and
+    why. `otherwise` are the shapes of all tensors where sizes that are assumed to be equal are not,
+    in each way that inference takes; asked for in graphs with stacks alone (recomputed_shapes.py),
+    None where that cannot be told.
     `unrelated` are the symbols in `assumed` that rest on no equality: derived ones, those of sizes
     that begin within the graph, and of tables.
     """
@@ -123,6 +128,7 @@ class Sizes:
     otherwise: tuple[Shapes, ...] | None = None
     unrelated: frozenset[str] = frozenset()
     numbered: frozenset[Tensor] = frozenset()
+    bounded: frozenset[str] = frozenset()
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -136,17 +142,21 @@ def points(
     symbols: tuple[str, ...],
     sizes: tuple[int, int, int] = SIZES,
     factors: Mapping[str, int] | None = None,
+    bounded: AbstractSet[str] = frozenset(),
 ) -> tuple[dict[str, int], ...]:
     """A base, each symbol changed, and all changed together (the check); sizes of symbols times
     their factors."""
     if not symbols:
         return ({},)
-    base = {name: sizes[0] + 6 * k for k, name in enumerate(symbols)}
+    small = [dict.fromkeys(bounded, size) for size in SMALL]
+    base = {name: sizes[0] + 6 * k for k, name in enumerate(symbols)} | small[0]
     bindings = [base]
-    bindings += [{**base, name: sizes[1] + 10 * k} for k, name in enumerate(symbols)]
-    bindings.append({name: sizes[2] + 14 * k for k, name in enumerate(symbols)})
+    for k, name in enumerate(symbols):
+        bindings.append(base | {name: SMALL[1] if name in bounded else sizes[1] + 10 * k})
+    bindings.append({name: sizes[2] + 14 * k for k, name in enumerate(symbols)} | small[2])
     if len(symbols) > 1:
-        bindings.append({name: 2 * sizes[2] + 22 * k for k, name in enumerate(symbols)})
+        another = {name: 2 * sizes[2] + 22 * k for k, name in enumerate(symbols)}
+        bindings.append(another | small[3])
     return tuple(_times(point, factors or {}) for point in bindings)
 
 
@@ -201,6 +211,7 @@ def resolve(graph: Any) -> Sizes:
         _otherwise(inference, inferred.constraints) if stacks else None,
         unrelated,
         _numbered(inference, inferred.constraints, resolved),
+        inferred.constraints.bounded,
     )
 
 
@@ -308,9 +319,11 @@ def _sized(
 ) -> Mapping[str, int]:
     """What all symbols are where those that are not derived are `size`, times their factor; nothing
     where there are neither."""
-    if not derived and not inferred.factors:
+    bounded = inferred.constraints.bounded
+    if not derived and not inferred.factors and not bounded:
         return {}
     point = _times(dict.fromkeys(inferred.constraints.symbols, size), inferred.factors)
+    point |= dict.fromkeys(bounded, SMALL[1])
     shapes = inference.shapes(inferred.constraints.sizes(point)) or {}
     for name, (node, port, axis) in derived.items():
         value = _values([shapes.get((node, port))], axis)
@@ -373,7 +386,11 @@ def _inferred(inference: _Inference) -> _Inferred:
         inferred = _at_points(inference, constraints, constraints.symbols)
         if inferred is not None:
             return replace(inferred, dropped=too_many)
-        constraints = constraints.without(_refused_one(inference, constraints))
+        refused = frozenset({_refused_one(inference, constraints)})
+        if refused <= constraints.bounded:
+            constraints = constraints.without(*refused)
+        else:
+            constraints = replace(constraints, bounded=constraints.bounded | refused)
 
 
 def _numbers(graph: Any) -> list[int]:
@@ -418,7 +435,7 @@ def _with_factors(
 ) -> _Inferred | None:
     """The shapes at every point, the sizes of some symbols times their factors; None where one of
     them is refused."""
-    bindings = points(symbols, INFERRED, factors)
+    bindings = points(symbols, INFERRED, factors, constraints.bounded)
     shapes_at = []
     for point in bindings:
         shapes = inference.shapes(constraints.sizes(point))
@@ -427,7 +444,7 @@ def _with_factors(
         shapes_at.append(
             shapes or {}
         )  # an import that fails whatever the sizes are: none is fitted
-    at_base = equal_sizes.SizeConstraints(constraints.dims, constraints.assumed, bindings[0])
+    at_base = replace(constraints, point=bindings[0])
     return _Inferred(at_base, bindings, shapes_at, factors=factors)
 
 
@@ -444,11 +461,12 @@ def _empty(inference: _Inference, shapes: Shapes) -> set[Tensor]:
 
 
 def _refused_one(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> str:
-    """A symbol to give up where the sizes of some point are refused, and those of the search were
-    not: one that is refused alone, else the last."""
-    changed = points(constraints.symbols, INFERRED)[1:]
-    for symbol, point in zip(constraints.symbols, changed, strict=False):
-        if not inference.accepts(constraints.sizes({**constraints.point, symbol: point[symbol]})):
+    """A symbol to take for a small one, or to give up, where the sizes of some point are refused,
+    and those of the search were not: one that is refused alone, else the last."""
+    tried = points(constraints.symbols, INFERRED, bounded=constraints.bounded)
+    for symbol in constraints.symbols:
+        largest = max(point[symbol] for point in tried)
+        if not inference.accepts(constraints.sizes({**constraints.point, symbol: largest})):
             return symbol
     return constraints.symbols[-1]
 

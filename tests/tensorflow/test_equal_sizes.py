@@ -92,7 +92,6 @@ def test_relations(rules: Sequence[Callable[..., bool]], expected: str, assumed:
         ((lambda a: a % 8 == 0,), "a=8*a b=b c=c d=d"),
         ((lambda a: a % 23 == 0,), "a=23*a b=b c=c d=d"),
         ((lambda a: a == 5,), "b=b c=c d=d"),
-        ((lambda a: a <= 16,), "b=b c=c d=d"),  # so many places at most
     ],
 )
 def test_sizes_that_are_numbers(rules: Sequence[Callable[..., bool]], expected: str) -> None:
@@ -104,6 +103,15 @@ def test_sizes_that_are_numbers(rules: Sequence[Callable[..., bool]], expected: 
     proven = {name for name in "abcd" if f"{name}={name}" in expected.split()}
     assert set(constraints.proven()) >= proven
     assert not [name for name in constraints.proven() if isinstance(constraints.dims[name], int)]
+
+
+@pytest.mark.parametrize("most", [13, 16])
+def test_a_size_that_may_be_small_alone(most: int) -> None:
+    """So many places at most, of whatever has as many."""
+    rules = (lambda a: a <= most, lambda a, c: a == c, lambda b: b == 4)
+    constraints = equal_sizes.infer("abcd", inference(*rules), MOST, (11, 4))
+    assert written(constraints.dims) == "b=4 a=a c=a d=d"
+    assert constraints.bounded == {"a"} and not constraints.assumed
 
 
 @pytest.mark.parametrize("number", range(2, 80, 2))
@@ -267,6 +275,22 @@ def test_a_batch_that_meets_a_state_of_fixed_size_is_a_number(
     assert known["product"] == known["own"] == known["p0"] == known["p1"] == (4, 8)
     assert sizes.symbols == () and not sizes.refusals
     assert {("p0", 0), ("p1", 0), ("own", 0)} <= sizes.supposed
+
+
+@pytest.mark.parametrize("places", [14, 50])
+def test_places_in_a_table_are_known_where_they_are_few(places: int) -> None:
+    """Of 14, which no size that is tried first has, and of 50, which some points have not."""
+
+    def build(x: Any, y: Any) -> None:
+        tf.tanh(x + tf.ones([places, 8])[: tf.shape(x)[0]], name="sum")
+        tf.tanh(y, name="other")
+
+    sizes = resolve(build, 2, 2)
+    known = dims_of(sizes)
+    assert leading(known, "sum") == leading(known, "p0") is not None
+    assert sizes.bounded == symbols_of(leading(known, "sum") or 0) and not sizes.refusals
+    assert leading(known, "other") == leading(known, "p1") is not None
+    assert max(point[name] for point in sizes.points for name in sizes.bounded) <= 14
 
 
 def test_many_inputs_of_one_batch_are_one_symbol() -> None:
