@@ -2,12 +2,13 @@
 
 Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
 inference refuses beside those before it is tried, in this order, as equal to another, as a small
-size (places in a table of positions are as many as it has at the most), as a multiple of a small
-number (a batch that is cut in parts), with two of those before it made equal, as the
-half, double, ... of another, as sum or difference of two; as equal to another with two of those
-before it made equal; at last as one of the numbers that the graph has for sizes (a recurrent step
-by hand, whose state is made for batches of 4). Primes keep coincidences out: no sum, double or half
-of some is another, nor is any a part of one of those numbers.
+size (as many places as a table of positions has at the most), as a multiple of a small number (a
+batch that is cut in parts), with two of those before it made equal, as the half, double, ... of
+another, as sum or difference of two, as equal to another with two of those before it made equal,
+and at last as one of the numbers that the graph has for sizes (a recurrent step by hand, whose
+state is made for batches of 4). Primes keep coincidences out: no double or half of some is another,
+nor is any a part of one of those numbers; sums, differences and numbers must do at other primes as
+well.
 
 What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
 would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
@@ -98,6 +99,7 @@ def infer(
 ) -> SizeConstraints:
     """Relations among `names` by what inference `accepts`, with at most `most` questions. The first
     of `numbers`, known sizes of the graph, are what a name may be where it is none of these."""
+    # Names keep their primes while further ones are looked for, and with these the answers.
     count = max(8, 1 << (len(names) - 1).bit_length())
     primes = _primes(3 * count, numbers)
     search = _Search(

@@ -7,10 +7,11 @@ dimension is fitted to what it says there. What is no polynomial (the length aft
 with strides) becomes a symbol too, *derived*: known at those points alone. So does what begins
 within the graph (how many values are unique, how many elements an iterator has left). Where
 inference refuses sizes that differ, relations among them are found (equal_sizes.py), some of them
-assumed: kernels check at run time what they rely on. A size that fits no relation, and one too
+assumed: kernels check at run time what they rely on. A size that may be small alone (places in a
+table of positions) is *bounded*, and tried where it is. One that fits no relation, and one too
 many, stays unknown, and so does what depends on it: the graph is never refused for its sizes.
 
-Inference costs 50 to 100 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
+Inference costs 20 to 30 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
 at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 11 runs
 at most, once again for each symbol that is given up, and 2 more where symbols are derived; all of
 it once again for each of at most MOST_ROUNDS where sizes begin within the graph; MOST_OTHERWISE
