@@ -6,7 +6,8 @@ counted from the operation that makes them until the last that reads them, views
 The framework's operations hand an input on to their output where its last reader is of the same
 size, as TensorFlow's do; launches where their table says so. What a launch reads is held until it
 ends, which is how one kernel of many operations can hold more than they did. Unknown dimensions
-count at the nominal size; variables are where they are, whoever updates them.
+count at the nominal size, but a tensor for no more than it is made of (graph.py); variables are
+where they are, whoever updates them.
 """
 
 from __future__ import annotations
