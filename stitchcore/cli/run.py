@@ -29,7 +29,7 @@ from stitchcore.artifact.store import Store, open_store
 from stitchcore.cli import common, run_job, run_summary
 from stitchcore.cli.optimize_child import POLL_SECONDS, Failure, Worker, worker_python
 from stitchcore.errors import Reason, Refused
-from stitchcore.inject import client, crash_breaker
+from stitchcore.inject import client, crash_breaker, verdicts
 from stitchcore.options import Options
 
 RETRIED = frozenset(
@@ -115,6 +115,7 @@ def _prepare(
         _forget(open_store(str(options.store)), options.signature, again)
         if fresh:
             crash_breaker.forget_failures(str(options.store))
+            verdicts.forget_all(str(options.store))
     except (OSError, ValueError, Refused) as error:
         mend = "the job runs unchanged; `stitch doctor` says what to mend"
         click.echo(f"[stitch] store_unreadable: {error}; {mend}", err=True)

@@ -96,6 +96,7 @@ class Graph:
     ratio: float = 0.0
     interval: tuple[float, float] | None = None  # None: too few pairs of blocks to tell
     pairs: int = 0
+    measured_in: str = ""  # the earlier run that these figures are of; "": this one
     memory: dict[str, Any] = field(default_factory=dict)  # of the `memory` event; empty: none
     taken_back: dict[str, int] = field(default_factory=dict)  # regions of its artifact, by reason
     partly: dict[str, str] = field(default_factory=dict)  # why some calls run it as it was; details
@@ -245,6 +246,7 @@ def _take_figures(graph: Graph, event: Event) -> None:
     graph.stitched_ns = float(event["stitched_ns"])
     graph.ratio = float(event["ratio"])
     graph.pairs = int(event.get("pairs") or graph.pairs)
+    graph.measured_in = str(event.get("measured_in") or "")
     graph.beside_steps = int(event.get("beside_steps") or graph.beside_steps)
     graph.beside_ns = float(event.get("beside_ns") or graph.beside_ns)
     if event.get("interval") is None:

@@ -59,7 +59,8 @@ class Step:
     """One graph's outcome in one process; `kind` is training, evaluation or inference.
     `seconds_before` is the median step, `seconds_after` that by the speed-up; `speedup` is the time
     of a whole step before over its time after, with its 95 % interval: None where the job ended
-    before there were enough blocks of both to tell."""
+    before there were enough blocks of both to tell. `measured_in` names the earlier run that has
+    measured them, where this one began stitched by its verdict and ended before it compared."""
 
     digest: str
     kind: str
@@ -71,6 +72,7 @@ class Step:
     seconds_after: float = 0.0
     speedup: tuple[float, float, float] | None = None
     pairs: int = 0  # pairs of blocks compared
+    measured_in: str = ""
     kernels_before: int = 0
     kernels_after: int = 0
     bytes_before: int = 0
@@ -181,6 +183,7 @@ def _step(graph: Graph, store: Path) -> Step:
         graph.stitched_ns / 1e9,
         speedup,
         graph.pairs,
+        graph.measured_in,
         memory=graph.memory,
         refusals=graph.taken_back,
         break_even=_break_even(graph) if graph.compile_seconds else None,
@@ -463,7 +466,8 @@ def _verdict(step: Step) -> str:
         return _UNMEASURED.get(step.status, step.status)
     before = common.seconds_text(step.seconds_before)
     after = common.seconds_text(step.seconds_after)
-    return f"{before} → {after}, speed-up {speedup_text(*step.speedup)}"
+    measured = f"{before} → {after}, speed-up {speedup_text(*step.speedup)}"
+    return f"{measured}, as measured in run {step.measured_in}" if step.measured_in else measured
 
 
 _UNMEASURED: Mapping[str, str] = {

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+
+from . import records
 
 CRASH_CODES = frozenset((132, 134, 135, 136, 139))  # illegal instruction, abort, bus, float, fault
 OK_STEPS = 20
@@ -53,15 +54,6 @@ def _alive(folder: str, record: Mapping[str, Any]) -> bool:
     return False
 
 
-def _read(path: str) -> Dict[str, Any]:
-    """Raises OSError or ValueError when there is no record to read."""
-    with open(path, encoding="utf-8") as file:
-        record = json.load(file)
-    if not isinstance(record, dict):
-        raise ValueError(f"{path} is not a record")
-    return record
-
-
 def why_not(store: str, digest: str, key: str) -> Optional[str]:
     """What an earlier process suffered from `key`; None when nothing speaks against the swap."""
     died = {
@@ -73,13 +65,14 @@ def why_not(store: str, digest: str, key: str) -> Optional[str]:
 
 def _suffered(path: str, key: str, how: str) -> Optional[str]:
     try:
-        record = _read(path)
+        record = records.read(path)
         if record["key"] != key:
             return None
         if record.get("failed"):
             return str(record["failed"])
         # A process that is done with a record removes it before its lock is free.
-        return None if _alive(os.path.dirname(path), record) or _read(path) != record else how
+        going_on = _alive(os.path.dirname(path), record) or records.read(path) != record
+        return None if going_on else how
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -89,7 +82,7 @@ def _suffered(path: str, key: str, how: str) -> Optional[str]:
 def left_out(store: str, digest: str, key: str) -> Dict[str, str]:
     """Regions of `key` that were wrong on the data of an earlier process, and what they made."""
     try:
-        record = _read(_regions_path(store, digest))
+        record = records.read(_regions_path(store, digest))
         regions = record["regions"] if record["key"] == key else {}
         return {str(name): str(failed) for name, failed in regions.items()}
     except (OSError, ValueError, KeyError, AttributeError):
@@ -103,15 +96,7 @@ def record_wrong(
     known = {**left_out(store, digest, key), **regions}
     record = {"key": key, "session": session, "failed": "wrong_result", "regions": known}
     with contextlib.suppress(OSError):  # then the shadow call finds them again
-        _write(_regions_path(store, digest), record)
-
-
-def _write(path: str, record: Mapping[str, Any]) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump({"process": os.getpid(), "time": time.time(), **record}, file)
-    os.replace(temporary, path)
+        records.write(_regions_path(store, digest), record)
 
 
 @contextlib.contextmanager
@@ -120,7 +105,7 @@ def loading(store: str, digest: str, key: str, session: str) -> Iterator[None]:
     path = _loading_path(store, digest)
     lock, handle = _locked(path)
     try:
-        _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
+        records.write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
         yield
     finally:
         with contextlib.suppress(OSError):  # another process has, or the store is gone
@@ -134,7 +119,7 @@ def swap_begin(store: str, digest: str, key: str, session: str) -> None:
     """Raises OSError when the breaker cannot be written: then there must be no swap."""
     path = _path(store, digest)
     lock, _ = _locked(path)  # open for good
-    _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
+    records.write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
 
 
 def _locked(path: str) -> Tuple[str, int]:
@@ -150,7 +135,7 @@ def record_failure(store: str, digest: str, key: str, session: str, failed: str)
     """Leaves the breaker for good: `key` made a step fail with the error `failed`."""
     try:
         record = {"key": key, "session": session, "failed": failed[:500]}
-        _write(_path(store, digest), record)
+        records.write(_path(store, digest), record)
     except OSError:
         return  # the store is gone: what stands there decides
 
@@ -170,7 +155,7 @@ def swap_ok(store: str, digest: str) -> None:
 
 def _lock_of(path: str) -> str:
     try:
-        return os.path.basename(str(_read(path).get("lock") or ""))
+        return os.path.basename(str(records.read(path).get("lock") or ""))
     except ValueError:
         return ""
 
@@ -178,7 +163,7 @@ def _lock_of(path: str) -> str:
 def _failed(path: str) -> bool:
     """True when the record tells of a failure; one that cannot be parsed tells nothing."""
     try:
-        return bool(_read(path).get("failed"))
+        return bool(records.read(path).get("failed"))
     except ValueError:
         return False
 
@@ -197,7 +182,7 @@ def job_ended(store: str, session: str, code: Optional[int]) -> None:
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         try:
-            record = _read(path)
+            record = records.read(path)
         except (OSError, ValueError):
             continue
         if record.get("session") == session and not record.get("failed"):
@@ -215,7 +200,7 @@ def forget_failures(store: str) -> None:
             continue
         path = os.path.join(folder, name)
         try:
-            record = _read(path)
+            record = records.read(path)
             past = bool(record.get("failed")) or not _alive(folder, record)
         except (OSError, ValueError, KeyError, TypeError):
             past = True  # it cannot be read: `why_not` takes it as a crash

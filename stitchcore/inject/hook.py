@@ -407,11 +407,17 @@ class Hook:
         if why:
             told = {"caller_thread": False, "detail": why}
             self._events.write("executor", digest=program.digest, **told)
+            if instance.place == plugin.CALLER_THREAD and instance.compare_at is not None:
+                instance.compare_at = time.monotonic()  # the earlier verdict is of calls there
             return False
         caller_thread.await_input(stitched)
         if instance.place is None:
             instance.place = plugin.IN_TURNS
             self._plugin.place(instance.step, plugin.IN_TURNS)
+        elif instance.compare_at is not None:
+            here = instance.place == plugin.CALLER_THREAD
+            told = {"caller_thread": here, "detail": "an earlier run has found that quicker"}
+            self._events.write("executor", digest=program.digest, **told)
         return True
 
     def _program(
@@ -533,6 +539,7 @@ class Hook:
                 known = crash_breaker.left_out(self._config.store, program.digest, key)
                 program.left_out = dict.fromkeys(known, reasons.WRONG_RESULT)
                 program.artifact = artifact
+                self._swapper.look_back(program)
                 self._events.write("ready", digest=program.digest, key=key)
                 for region, said in known.items():
                     detail = f"on an earlier start's data {said}"
@@ -756,6 +763,7 @@ class Hook:
         for instance in list(self._instances.values()):
             if waiting or self._config.baseline > 0 or instance.program.for_results:
                 self._swapper.late(instance)
+            self._swapper.compare(instance)
             self._follower.follow(instance)
         if time.monotonic() >= self._savings_due:
             self._savings_due = time.monotonic() + SAVINGS_SECONDS

@@ -9,7 +9,19 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol, Tuple
 
-from . import collectives, contract, graphs, loops, memory, patch, reasons, savings, settings, timer
+from . import (
+    collectives,
+    contract,
+    graphs,
+    loops,
+    memory,
+    patch,
+    reasons,
+    savings,
+    settings,
+    timer,
+    verdicts,
+)
 from .client import Artifact
 from .digest import Numbering
 from .plugin import Interval, Plugin
@@ -57,6 +69,7 @@ class Program:
     unfit: bool = False  # a call's sizes were not those of its kernels, and that has been told
     left_out: Mapping[str, str] = field(default_factory=dict)  # regions, why: by the job's data
     failure: Optional[str] = None  # why a stitched operation of it could not run its kernel
+    earlier: Optional[verdicts.Verdict] = None  # of an earlier start, by which it begins stitched
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
     parts: List["Program"] = field(default_factory=list)  # those bodies, once they have been seen
@@ -144,6 +157,7 @@ class Instance:
     compared: int = -1  # the last block when blocks were compared: it was still running
     ignored: int = -1  # the last block that says nothing of the stitched calls as they are
     widened: bool = False
+    compare_at: Optional[float] = None  # by time.monotonic, while it relies on an earlier verdict
     decided: Optional[bool] = None
     beside: Optional[Tuple[int, float]] = None  # steps before a late swap, and their median
     history: List[Interval] = field(default_factory=list)

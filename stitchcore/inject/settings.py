@@ -8,7 +8,8 @@
 | STITCH_SESSION | name of this run's events; made up when absent |
 | STITCH_PUBLIC_KEYS | 64 hexadecimal digits; two keys may be given with a comma between |
 | STITCH_PUBLIC_KEY | the same, as `stitch run` calls it |
-| STITCH_CONTROL | share of steps that keep running the original for comparison (default 0.01) |
+| STITCH_CONTROL | share of steps that keep running the original for comparison (default 0.01); |
+|   | what an earlier start has shown to be faster is compared after 0.1 s over it |
 | STITCH_GUARD | ratio of stitched to original beyond which a step is rolled back (default 1.02) |
 | STITCH_MEMORY | bytes by which peak memory may grow before a swap is taken back; default 5 % |
 | STITCH_PLUGIN | folder of the native files; default beside this module |

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import client, crash_breaker, memory, plugin, reasons, savings, settings, timer
+from . import client, crash_breaker, memory, plugin, reasons, savings, settings, timer, verdicts
 from . import program as program_module
 from .program import (
     CANARY_BLOCK,
@@ -113,6 +113,7 @@ class StepMonitor:
             return
         elif keep:
             instance.decided = True
+            self._remember(instance)
             # Only the control share keeps running the original.
             original = ORIGINAL_BLOCK
             stitched = max(STITCHED_BLOCK, int(original / self._config.control) - original)
@@ -213,7 +214,8 @@ class StepMonitor:
         return found
 
     def blame(self, program: Program, failure: str) -> None:
-        """The next start leaves the artifacts of `found` alone and says why."""
+        """The next start leaves the artifacts of a program alone and says why."""
+        verdicts.forget(self._config.store, program.digest)
         for part in program.parts or [program]:
             program.failure = part.failure = failure
             if part.artifact is not None:
@@ -226,6 +228,8 @@ class StepMonitor:
         for instance in instances:
             if instance.watch is not None:
                 self._tell_memory(instance, instance.watch.last())
+            if instance.decided and self._config.baseline == 0:
+                self._remember(instance)
         for program in programs:
             if not program.swapped or program.settled or program.failure is not None:
                 continue
@@ -238,6 +242,18 @@ class StepMonitor:
     def has_passed(self, instance: Instance) -> bool:
         """True when a stitched pass has finished: a timer counts a pass when it begins."""
         return self._plugin.passes(instance.step, STITCHED) > instance.raised
+
+    def _remember(self, instance: Instance) -> None:
+        """For later starts, what has been found of a step that was compared and kept."""
+        program, comparison = instance.program, instance.comparison
+        if program.artifact is None or comparison is None or not program.ready:
+            return
+        if program.on_gpu or program.joined:
+            return  # they begin with their original
+        holds_for = verdicts.circumstances(program.artifact.key, program.left_out)
+        verdict = verdicts.Verdict(self._config.session, comparison, instance.place)
+        store, guard = self._config.store, self._config.guard
+        verdicts.remember(store, program.digest, holds_for, verdict, guard)
 
     def settle(self, program: Program) -> None:
         """The swap has survived: closes the breaker's account."""
@@ -280,6 +296,7 @@ class StepMonitor:
     def rolled_back(self, instance: Instance, reason: str, detail: str) -> None:
         """Reports a step that runs its original for good, after a swap."""
         program = instance.program
+        verdicts.forget(self._config.store, program.digest)
         program.reason, instance.decided = reason, False
         fields = {"reason": reason, "detail": detail, **comparison_fields(instance.comparison)}
         self._events.write("rolled_back", digest=program.reported, key=program.key, **fields)
@@ -287,10 +304,9 @@ class StepMonitor:
 
     def report_savings(self, instances: List[Instance]) -> None:
         for instance in instances:
-            if instance.comparison is None:
+            steps, figures = self._plugin.passes(instance.step, STITCHED), told(instance)
+            if not steps or not figures:
                 continue
-            steps = self._plugin.passes(instance.step, STITCHED)
-            figures = comparison_fields(instance.comparison)
             if instance.beside is not None:
                 figures["beside_steps"], figures["beside_ns"] = instance.beside
             self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
@@ -362,6 +378,15 @@ def _with_loss(instance: Instance, steps: int) -> savings.Saved:
     if whole.measured or instance.decided is not False or seen is None:
         return whole
     return replace(whole, lost=whole.lost + max(0.0, steps * (seen.stitched - seen.original)))
+
+
+def told(instance: Instance) -> Dict[str, Any]:
+    """Figures of a step for events: this run's, or those that it relies on until there are any."""
+    seen, earlier = instance.comparison, instance.program.earlier
+    relies = instance.decided is None and instance.program.ready
+    if relies and earlier is not None and (seen is None or seen.pairs < timer.MINIMUM_PAIRS):
+        return {**comparison_fields(earlier.comparison), "measured_in": earlier.session}
+    return comparison_fields(seen)
 
 
 def comparison_fields(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:

@@ -1,7 +1,8 @@
 """When a step is swapped, and that it is on record before the first stitched pass.
 
-Without a baseline a step may start stitched, or change over when its artifact comes; on a GPU it
-runs its original first, whose peak tells whether there is room for the stitched one. With a
+Without a baseline a step may start stitched, or change over when its artifact comes, and takes
+turns with its original, or relies on an earlier start's verdict for a while (verdicts.py); on a GPU
+it runs its original first, whose peak tells whether there is room for the stitched one. With a
 baseline (savings are reported) it first runs so many original steps; then canary blocks of the
 original go on all job long. Where a step cannot be swapped later, it is swapped unmeasured or not
 at all.
@@ -9,9 +10,10 @@ at all.
 
 from __future__ import annotations
 
+import time
 from typing import Callable, Optional
 
-from . import client, crash_breaker, memory, plugin, reasons, settings
+from . import client, crash_breaker, memory, plugin, reasons, settings, verdicts
 from . import program as program_module
 from .program import (
     CANARY_BLOCK,
@@ -117,8 +119,7 @@ class Swapper:
         """The schedule of a new caller."""
         self._plugin.schedule(instance.step, instance.first_arm, 0, 0)
         if instance.first_arm == STITCHED and instance.can_alternate:
-            instance.watch_memory(self._plugin, self._config.memory)
-            self._take_turns(instance)
+            self._begin(instance)
 
     def late(self, instance: Instance) -> None:
         """Swaps a step in that has been running its original, once its time has come."""
@@ -137,17 +138,49 @@ class Swapper:
         if program.refused_late is not None:
             self._disable(program, program.refused_late, "not to be swapped after the first step")
         elif self.fits(program, untouched=True) and self.open(program):
-            instance.watch_memory(self._plugin, self._config.memory)
             if self._config.control <= 0:
                 self._plugin.schedule(instance.step, STITCHED, 0, FOREVER)
             elif self._config.baseline > 0:
+                instance.watch_memory(self._plugin, self._config.memory)
                 self._plugin.schedule(instance.step, STITCHED, CANARY_BLOCK, CANARY_FIRST)
             else:
-                self._take_turns(instance)
+                self._begin(instance)
+
+    def look_back(self, program: Program) -> None:
+        """Takes up an earlier start's verdict on an artifact that has just come, where nobody has
+        asked for a baseline of this run's own."""
+        compared_here = self._config.control > 0 and self._config.baseline == 0
+        alone = not (program.joined or program.on_gpu) and program.refused_late is None
+        if self._config.mode == "optimize" and compared_here and alone and program.artifact:
+            holds_for = verdicts.circumstances(program.artifact.key, program.left_out)
+            store, guard = self._config.store, self._config.guard
+            program.earlier = verdicts.rely_on(store, program.digest, holds_for, guard)
+
+    def _begin(self, instance: Instance) -> None:
+        """Stitched steps alone for a while where an earlier start has compared; else in turns."""
+        earlier = instance.program.earlier
+        wait = earlier.after(self._config.control) if earlier is not None else 0.0
+        if earlier is None or wait <= 0:
+            self._take_turns(instance)
+            return
+        instance.compare_at, instance.place = time.monotonic() + wait, earlier.place
+        if earlier.place is not None:
+            self._plugin.place(instance.step, earlier.place)
+        self._plugin.schedule(instance.step, STITCHED, ORIGINAL_BLOCK, FOREVER)
+
+    def compare(self, instance: Instance) -> None:
+        """Has a step that relies on an earlier verdict be compared, once it is time."""
+        if instance.compare_at is None or time.monotonic() < instance.compare_at:
+            return
+        instance.compare_at = None
+        if instance.program.ready and instance.decided is None:
+            self._take_turns(instance)
 
     def _take_turns(self, instance: Instance) -> None:
         """Short blocks of both arms, the stitched ones of random length: equal ones fall in step
         with what a job does every few calls (an epoch's end), which then counts as one arm's."""
+        if not self._plugin.passes(instance.step, STITCHED):  # else no peak is the original's
+            instance.watch_memory(self._plugin, self._config.memory)
         self._plugin.schedule(instance.step, STITCHED, ORIGINAL_BLOCK, FIRST_BLOCK)
         self._plugin.stretch(instance.step, SHORT_MEAN)
 

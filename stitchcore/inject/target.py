@@ -21,11 +21,23 @@ LEVELS = (
 
 
 def cpu_flags(path: str = "/proc/cpuinfo") -> FrozenSet[str]:
+    return frozenset(_of_cpu("flags", path).split())
+
+
+def cpu_name(path: str = "/proc/cpuinfo") -> str:
+    """As the system calls it; "" where it does not."""
+    try:
+        return _of_cpu("model name", path)
+    except OSError:
+        return ""
+
+
+def _of_cpu(field: str, path: str) -> str:
     with open(path, encoding="ascii", errors="replace") as file:
         for line in file:
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-    return frozenset()
+            if line.startswith(field):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def detect(flags: FrozenSet[str]) -> str:

@@ -29,7 +29,7 @@ from stitchcore.cli import run_job, run_summary
 from stitchcore.cli.optimize_child import Failure, Worker, worker_python
 from stitchcore.cli.run import Run, _forget
 from stitchcore.errors import Reason
-from stitchcore.inject import crash_breaker
+from stitchcore.inject import crash_breaker, verdicts
 from stitchcore.options import Options
 from stitchcore.report import schema
 from stitchcore.report.schema import ReportNode
@@ -766,6 +766,9 @@ def test_fresh_clears_failures_on_record(
 ) -> None:
     store = tmp_path / "store"
     crash_breaker.record_failure(str(store), "d", "key", "earlier", "kernel says no")
+    (store / verdicts.FOLDER).mkdir()
+    (store / verdicts.FOLDER / "d.json").write_text("{}")
     done = stitch_run(env, "pass", "--store", str(store), *flags)
     assert done.returncode == 0
     assert (crash_breaker.why_not(str(store), "d", "key") is not None) == kept
+    assert (store / verdicts.FOLDER / "d.json").exists() == kept

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stitchcore.artifact import sign
-from stitchcore.inject import build
+from stitchcore.inject import build, plugin
 from tests.inject import handmade, jobs
 
 Compile = Callable[..., Path]
@@ -34,6 +34,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         return target
 
     return make
+
+
+@pytest.fixture(scope="module")
+def library(native: Path) -> plugin.Plugin:
+    """The plug-in, loaded into this process."""
+    pytest.importorskip("tensorflow", reason="the plug-in needs TensorFlow's library")
+    return plugin.Plugin(plugin.open_native(str(native)))
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stitchcore.inject import crash_breaker
+from stitchcore.inject import crash_breaker, plugin, timer, verdicts
 from tests import tiers
 from tests.inject import handmade, jobs
 from tests.inject.conftest import Answer, Submit
@@ -82,6 +83,45 @@ def test_late_swap(
     assert done.losses == pytest.approx(plain, rel=1e-5)
     assert done.event("end")["counters"]["in_place"] > 0
     assert done.event("savings")["pairs"] >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "version"),
+    tiers.nightly_but(
+        ("function_step.py", "2.21"),
+        ("session.py", "2.15"),
+        of=itertools.product(["function_step.py", "session.py"], VERSIONS),
+    ),
+)
+def test_a_step_that_an_earlier_start_has_kept_begins_stitched(
+    version: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
+) -> None:
+    """Without its original, which TensorFlow then never builds; and is compared after a while."""
+    plain = jobs.untouched(version, script, 400)
+    answered(version, script, "good")
+    (digest,) = (path.stem for path in (store / "answers").iterdir())
+    (artifact,) = (store / "artifacts").iterdir()
+    holds_for = verdicts.circumstances(artifact.name, ())
+    faster = timer.Comparison(pairs=9, original=2e6, ratio=0.7, low=0.6, high=0.8, least=0.5)
+    found = verdicts.Verdict("before", faster, plugin.POOL)
+
+    def run(session: str, **settings: str) -> tuple[jobs.Run, dict[str, Any]]:
+        verdicts.remember(str(store), digest, holds_for, found, timer.SLOWER)
+        named = {"store": store, "session": session, "public_key": public_key, **settings}
+        done = jobs.run(jobs.python_of(version), script, 400, 0.002, **named)
+        assert done.code == 0 and done.complaints() == []
+        assert done.losses == pytest.approx(plain, rel=1e-5)
+        (steps,) = done.event("end")["steps"]
+        return done, steps
+
+    done, steps = run("relies")
+    assert (steps["original_steps"], steps["stitched_steps"]) == (0, 400)
+    assert done.event("savings")["measured_in"] == "before"
+    assert done.event("savings")["interval"] == [0.6, 0.8]
+    done, steps = run("compares", control="0.5")
+    assert steps["original_steps"] > 0
+    assert "measured_in" not in done.event("savings")
 
 
 @pytest.mark.slow

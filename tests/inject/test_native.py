@@ -135,12 +135,6 @@ def test_random_tables_never_crash(driver: Driver) -> None:
     assert len(driver(lines)) == len(lines)
 
 
-@pytest.fixture(scope="module")
-def library(native: Path) -> plugin.Plugin:
-    pytest.importorskip("tensorflow")
-    return plugin.Plugin(plugin.open_native(str(native)))
-
-
 # RFC 8032 section 7.1: (public key, message, signature)
 VECTORS = [
     (

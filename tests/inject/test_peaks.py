@@ -23,12 +23,6 @@ MIB = 2**20
 HELD = 128 * MIB
 
 
-@pytest.fixture(scope="module")
-def library(native: Path) -> plugin.Plugin:
-    pytest.importorskip("tensorflow", reason="the plug-in needs TensorFlow's library")
-    return plugin.Plugin(plugin.open_native(str(native)))
-
-
 @pytest.fixture
 def step(library: plugin.Plugin) -> Iterator[int]:
     made = library.new_step()

@@ -18,12 +18,6 @@ LIVE = 100 * MIB
 """What the worker says the stitched step holds."""
 
 
-@pytest.fixture(scope="module")
-def library(native: Path) -> plugin.Plugin:
-    pytest.importorskip("tensorflow", reason="the plug-in needs TensorFlow's library")
-    return plugin.Plugin(plugin.open_native(str(native)))
-
-
 @pytest.mark.parametrize(
     ("peak", "more", "fits"),
     [(900, 0, True), (910, 0, False), (900, 100, True), (900, 101, False), (0, 0, True),

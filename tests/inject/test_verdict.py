@@ -33,12 +33,6 @@ WITHIN = 100
 """Stitched steps that a verdict may take, where there is one to be had."""
 
 
-@pytest.fixture(scope="module")
-def library(native: Path) -> plugin.Plugin:
-    pytest.importorskip("tensorflow", reason="the plug-in needs TensorFlow's library")
-    return plugin.Plugin(plugin.open_native(str(native)))
-
-
 class Job:
     """A step that takes `ratio` of its time when it is stitched, and varies by `noise`."""
 

@@ -63,8 +63,8 @@ def test_a_meter_writes_all_of_it_again_and_once_more_at_the_end(tmp_path: Path)
     """A store that fails for a while loses nothing: the next record has all of it."""
     folder = tmp_path / "store"
     folder.write_text("no folder: nothing can be written")
-    meter = Meter(open_store(str(folder)), "sm_90", Reserved(2.0, 1.0), lambda: 1.0, 0.0)
     began, began_at = time.monotonic(), time.time()
+    meter = Meter(open_store(str(folder)), "sm_90", Reserved(2.0, 1.0), lambda: 1.0, 0.0)
     meter.begin()
     meter.begin()
     time.sleep(1.5)
