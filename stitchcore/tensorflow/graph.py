@@ -99,15 +99,15 @@ class GraphIndex:
 
     @cached_property
     def deadness(self) -> tuple[frozenset[Predicate], ...]:
-        """The branches that must have been taken for each node to run."""
+        """The branches that must have been taken for each node to run: a Merge runs with one of its
+        inputs, and waits for what control edges come from in whichever branch."""
         alive: list[frozenset[Predicate]] = [frozenset()] * len(self.nodes)
         for i in self.order:
             node = self.nodes[i]
             inputs = [self._through(e, alive) for e in self.data[i] if self._is_forward(e.node, i)]
             controls = [alive[c] for c in self.control[i]]
             if node.op in ("Merge", "RefMerge"):
-                common = frozenset.intersection(*inputs) if inputs else frozenset()
-                alive[i] = common.union(*controls)
+                alive[i] = frozenset.intersection(*inputs) if inputs else frozenset()
             else:
                 alive[i] = frozenset().union(*inputs, *controls)
             if node.op in ("Exit", "RefExit"):

@@ -331,19 +331,21 @@ class _Steps:
                     step.forwards += [(donor, buffer) for donor in step.reads]
 
     def _launches(self, region: Region, function: Subgraph, program: RegionProgram) -> None:
+        own = {name: dims.evaluate(dim, self._symbols) for name, dim in function.own.items()}
+        symbols = self._symbols | own
         for launch in program.launches:
             step = Step(region.name)
             inputs = [self._buffer(region, function, place) for place in launch.inputs]
             outputs = [self._buffer(region, function, place) for place in launch.outputs]
             step.reads |= set(inputs)
             for output, (_, written) in zip(outputs, launch.written, strict=True):
-                step.makes[output] = index.evaluate(bytes_of(written), self._symbols)
+                step.makes[output] = index.evaluate(bytes_of(written), symbols)
             for source, target in launch.kernel.aliases:
                 if inputs[source] != _NOWHERE:
                     step.forwards.append((inputs[source], outputs[target]))
                 elif not launch.kernel.errors:  # which takes a variable's new value elsewhere
                     step.makes[outputs[target]] = 0  # a variable written in place
-            step.scratch = index.evaluate(launch.kernel.scratch_bytes, self._symbols)
+            step.scratch = index.evaluate(launch.kernel.scratch_bytes, symbols)
             self._steps.append(step)
         last = len(self._steps) - 1
         self._after |= dict.fromkeys(self._replaced(region), last)

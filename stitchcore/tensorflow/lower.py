@@ -54,6 +54,7 @@ class Subgraph:
     `origins[k]` is the partition's number of the node that is called n{k} here (for reports).
     `kind` is that of the device whose rules its operations follow (semantics.py). Where symbols
     depend on each other, `points` and `judged` are sizes that go together, to lower and to judge.
+    `own` are symbols that the graph has not, with what each is of the graph's.
     """
 
     graph: Any
@@ -65,6 +66,7 @@ class Subgraph:
     kind: str = placement.CPU
     points: tuple[Mapping[str, int], ...] = ()
     judged: Mapping[str, int] = field(default_factory=dict)
+    own: Mapping[str, Dim] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class _Builder:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
-        own = own_sizes(self.arguments)
+        own = {str(fresh): known for known, fresh in own_sizes(self.arguments).items()}
         self.arguments = with_own_sizes(self.arguments)
         argument_dims = (dim for argument in self.arguments for dim in argument.dims)
         symbols = dict.fromkeys(name for dim in argument_dims for name in sorted(symbols_of(dim)))
@@ -142,16 +144,16 @@ class _Builder:
             tuple(self.origins),
             self.partition.kind,
             *self._together(symbols, own),
+            own,
         )
 
     def _together(
-        self, symbols: Iterable[str], own: Mapping[Dim, Dim]
+        self, symbols: Iterable[str], own: Mapping[str, Dim]
     ) -> tuple[tuple[Mapping[str, int], ...], Mapping[str, int]]:
         """Sizes of the function's symbols at which derived ones are what they are derived of,
         nothing is empty, and those that may be small alone are."""
         sizes = self.partition.sizes
-        stands_for = {str(fresh): expression for expression, fresh in own.items()}
-        dims = {name: stands_for.get(name, symbol(name)) for name in symbols}
+        dims = {name: own.get(name, symbol(name)) for name in symbols}
         bound = sizes.derived.union(sizes.enlarged, sizes.bounded)
         if not any(symbols_of(dim) & bound for dim in dims.values()):
             return (), {}
@@ -298,6 +300,9 @@ def _reference(name: tuple[str, int]) -> str:
 def lower(function: Subgraph, subject: str = "region") -> Lowered:
     """Lower at every point and unify. Raises Refused(LOWERING_FAILED, DOES_NOT_UNIFY, ...)."""
     at = function.points or points(function.symbols)
+    if any(size < 2 for point in at for size in point.values()):
+        detail = "a size is 0 or 1 where those that it hangs on are not"
+        raise Refused(subject, Reason.DOES_NOT_UNIFY, detail)
     texts = tuple((point, hlo_text(function, point, subject)) for point in at)
     parsed = [(point, parse(text)) for point, text in texts]
     if not function.symbols:

@@ -134,7 +134,7 @@ SHAPE_OPERATIONS = frozenset(
     Shape ShapeN Size Rank StridedSlice Pack ConcatV2 Prod Mul Add AddV2 Sub FloorDiv FloorMod
     Maximum Minimum Cast Range Reshape Squeeze ExpandDims Fill Select SelectV2 Equal Identity
     BroadcastGradientArgs ConcatOffset DynamicStitch GatherV2 Slice Neg Less Greater Unpack
-    InvertPermutation
+    InvertPermutation Transpose
     """.split()
 )
 """Operations that shape arithmetic is made of: small integer tensors that come from shapes."""

@@ -16,11 +16,19 @@ from typing import Any
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
-from stitchcore.tensorflow import critical_path, levels, lookups, op_allowlist, placement
+from stitchcore.tensorflow import (
+    constant_operands,
+    critical_path,
+    levels,
+    lookups,
+    op_allowlist,
+    placement,
+)
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.node_roles import Classes, Part, classify
 from stitchcore.tensorflow.recomputed_shapes import recompute
 from stitchcore.tensorflow.shape_inference import infer_shapes
+from stitchcore.tensorflow.size_values import begin_within, unfit
 from stitchcore.tensorflow.symbolic_sizes import Sizes, resolve
 from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, analyse
@@ -107,6 +115,9 @@ def partition(
     indexed, recomputed = recompute(sizes)
     variables = analyse(indexed)
     left_out = dict.fromkeys(_summed_by_numbers(indexed, sizes), Reason.DOES_NOT_UNIFY)
+    left_out |= dict.fromkeys(begin_within(indexed, sizes), Reason.DOES_NOT_UNIFY)
+    copied = classify(indexed, variables, left_out, kind, multiplies).parts
+    left_out |= dict.fromkeys(unfit(indexed, copied, sizes), Reason.DOES_NOT_UNIFY)
     left_out |= {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
@@ -196,7 +207,22 @@ def operation_count(graph: GraphIndex, i: int) -> int:
 def is_view(graph: GraphIndex, i: int) -> bool:
     """Whether node i's output is its first input's memory."""
     rule = op_allowlist.ALLOWED.get(graph.nodes[i].op)
-    return rule is not None and rule.view
+    return (rule is not None and rule.view) or _takes_all(graph, i)
+
+
+def _takes_all(graph: GraphIndex, i: int) -> bool:
+    """Whether node i is a slice that takes all there is and adds axes, as x[:, None] does."""
+    node = graph.nodes[i]
+    strides = constant_operands.value_of(graph, graph.data[i][3]) if _is_slice(graph, i) else None
+    if strides is None or strides.ndim != 1:
+        return False
+    added = node.attr["new_axis_mask"].i | node.attr["ellipsis_mask"].i
+    whole = node.attr["begin_mask"].i & node.attr["end_mask"].i & ~node.attr["shrink_axis_mask"].i
+    return all(added >> k & 1 or (whole >> k & 1 and s == 1) for k, s in enumerate(strides))
+
+
+def _is_slice(graph: GraphIndex, i: int) -> bool:
+    return graph.nodes[i].op == "StridedSlice" and len(graph.data[i]) == 4
 
 
 class _Sets:

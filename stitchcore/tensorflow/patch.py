@@ -131,6 +131,7 @@ class _RegionPatch:
         builder, region = self.builder, self.region
         absorbed = self._absorbed()
         stay = self._views_that_stay()
+        stay |= self._read_by(stay)
         removed = {*region.members, *region.absorbed, *absorbed} - stay
         controls = self._controls_in(removed)
         self.before = tuple(f"^{self.builder.id(control)}" for control in controls)
@@ -149,13 +150,38 @@ class _RegionPatch:
         for node in sorted(removed):
             builder.remove.append(builder.id(node))
             builder.rewire.append((f"^{builder.id(node)}", f"^+{last}"))
-        outputs = self.program.outputs
+        outputs, after_writes = self.program.outputs, self._after_writes()
         for position, result in enumerate(region.results):
             if result.node in stay:
                 continue
             self._require_checked(position)
-            target = self._reference(outputs[position], f"{region.name}_o{position}")
+            name = f"{region.name}_o{position}"
+            target = self._reference(outputs[position], name)
+            if result.node in after_writes:
+                target = self._after_writers(target, name, result)
             builder.rewire.append((builder.tensor(result), target))
+
+    def _after_writes(self) -> set[int]:
+        """Members that wait for a write of the region, for its value or by a control edge: who asks
+        for one of them asks for the write."""
+        region, found = self.region, set(self.region.updates.values())
+        position = {i: p for p, i in enumerate(self.graph.order)}
+        within = (*region.clones, *region.members, *region.reads)
+        for i in sorted(within, key=position.__getitem__):
+            sources = (*(tensor.node for tensor in self.graph.data[i]), *self.graph.control[i])
+            if any(source in found for source in sources):
+                found.add(i)
+        return found
+
+    def _after_writers(self, reference: str, name: str, result: Edge) -> str:
+        """The same tensor, once all is written that the region writes."""
+        made_by, _, _ = reference.partition(":")
+        others = [f"^+{writer}" for writer in dict.fromkeys(self.writers.values())]
+        others = [writer for writer in others if writer != f"^{made_by}"]
+        if not others:
+            return reference
+        kind = tensorflow_type(self.graph.dtype(result))
+        return f"+{self._identity(f'{name}_written', reference, kind, others)}:0"
 
     def _hold_back_writers(self) -> None:
         """What may write a variable after a lookup waits for every launch that reads it."""
@@ -204,6 +230,17 @@ class _RegionPatch:
             if not pending:
                 stay |= views
         return stay
+
+    def _read_by(self, stay: set[int]) -> set[int]:
+        """The shape arithmetic that nodes which stay are given, though nobody else needs it."""
+        read: set[int] = set()
+        pending = list(stay)
+        while pending:
+            inputs = {tensor.node for tensor in self.graph.data[pending.pop()]}
+            more = inputs & set(self.region.absorbed) - read
+            read |= more
+            pending += more
+        return read
 
     def _is_checked(self, position: int) -> bool:
         """Whether an output of the region is right where a size that is taken for a number is

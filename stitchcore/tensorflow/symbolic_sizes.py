@@ -41,19 +41,23 @@ from stitchcore.tensorflow.loop_shapes import ELEMENT, POP, POPS, Rewrites, rewr
 from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 
-SIZES = (24, 40, 56)
-"""Sizes of the first symbol at the points where regions are lowered; later symbols differ."""
-INFERRED = (23, 40, 57)
-"""The same where shapes are inferred: with other remainders each, so that a part rounded up and one
-rounded down are two."""
+SIZES = (23, 40, 57)
+"""Sizes of the first symbol at the points where shapes are inferred and regions lowered; later
+symbols differ. With other remainders each, so that a size, that size rounded up and the same
+rounded down are three."""
+
+LARGE = (131, 263, 521, 1031, 2053, 4099)
+"""Sizes at which it is asked whether what was found holds at larger ones: of a sequence that is cut
+at 128 tokens nothing else tells that."""
 
 SMALL = (9, 12, 13, 11)
 """Sizes of symbols that may be small alone: at the base, where one is changed, where all are
 together, and once again."""
 
 FACTORS = (9, 65, 513)
-"""By how much the sizes of a symbol are larger where something is empty at them (the frames of a
-short wave). They leave the remainders of 8, 64 and 512 as they are."""
+"""By how much the sizes of a symbol are larger where something has no or one element at them (the
+frames of a short wave): what is computed of so few is another program. They leave the remainders of
+8, 64 and 512 as they are."""
 
 JUDGED_SIZE = 32
 """What symbols are where regions are judged and timed, if others are derived of them."""
@@ -91,7 +95,10 @@ STATIC_ROOTS = HANDLES | {"ReadVariableOp", "VariableV2"}
 
 Tensor = tuple[str, int]
 """A node's name and an output of it."""
-Roots = Mapping[tuple[str, int, int], str]
+Place = tuple[str, int, int]
+"""A node, an output, a dimension."""
+
+Roots = Mapping[Place, str]
 """(node, port, axis) of unknown dimensions that enter the graph, each with its name."""
 Shape = tuple[int | None, ...] | None
 Shapes = Mapping[Tensor, Shape]
@@ -106,6 +113,7 @@ class Sizes:
     these `numbered` such as have one by a size that is itself taken for a number. What relies on
     either must check at run time the shapes of all tensors from which it knows them.
     Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
+    `large`, where all that was fitted at `points` holds too, and at
     `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE, times their factor in
     `enlarged`, or small if they are `bounded`. `refusals` tell which sizes are left unknown, and
     why. `otherwise` are the shapes of all tensors where sizes that are assumed to be equal are not,
@@ -123,6 +131,7 @@ class Sizes:
     refusals: tuple[Refusal, ...] = ()
     derived: frozenset[str] = frozenset()
     points: tuple[Mapping[str, int], ...] = ()
+    large: tuple[Mapping[str, int], ...] = ()
     judged: Mapping[str, int] = field(default_factory=dict)
     nominal: Mapping[str, int] = field(default_factory=dict)
     enlarged: Mapping[str, int] = field(default_factory=dict)
@@ -141,7 +150,6 @@ class Sizes:
 
 def points(
     symbols: tuple[str, ...],
-    sizes: tuple[int, int, int] = SIZES,
     factors: Mapping[str, int] | None = None,
     bounded: AbstractSet[str] = frozenset(),
 ) -> tuple[dict[str, int], ...]:
@@ -150,13 +158,13 @@ def points(
     if not symbols:
         return ({},)
     small = [dict.fromkeys(bounded, size) for size in SMALL]
-    base = {name: sizes[0] + 6 * k for k, name in enumerate(symbols)} | small[0]
+    base = {name: SIZES[0] + 6 * k for k, name in enumerate(symbols)} | small[0]
     bindings = [base]
     for k, name in enumerate(symbols):
-        bindings.append(base | {name: SMALL[1] if name in bounded else sizes[1] + 10 * k})
-    bindings.append({name: sizes[2] + 14 * k for k, name in enumerate(symbols)} | small[2])
+        bindings.append(base | {name: SMALL[1] if name in bounded else SIZES[1] + 10 * k})
+    bindings.append({name: SIZES[2] + 14 * k for k, name in enumerate(symbols)} | small[2])
     if len(symbols) > 1:
-        another = {name: 2 * sizes[2] + 22 * k for k, name in enumerate(symbols)}
+        another = {name: 2 * SIZES[2] + 22 * k for k, name in enumerate(symbols)}
         bindings.append(another | small[3])
     return tuple(_times(point, factors or {}) for point in bindings)
 
@@ -205,7 +213,8 @@ def resolve(graph: Any) -> Sizes:
         _supposed(inference, inferred.constraints, resolved),
         tuple(_left_unknown(entering, inferred, inference.refused)),
         frozenset(derived),
-        inferred.points,
+        inferred.points[: inferred.near],
+        inferred.points[inferred.near :],
         judged,
         nominal,
         inferred.factors,
@@ -245,7 +254,7 @@ def _beginning(inference: _Inference, inferred: _Inferred) -> Roots:
     shapes, graph = inferred.shapes[0], inference.rewritten.graph
     number = len(inference.names)
     names: dict[object, str] = {}
-    roots: dict[tuple[str, int, int], str] = {}
+    roots: dict[Place, str] = {}
 
     def is_known(edge: Edge) -> bool:
         shape = shapes.get((graph.nodes[edge.node].name, edge.port))
@@ -287,14 +296,14 @@ def _places_in_lists(node: Any) -> dict[int, int]:
     return dict(enumerate(places))
 
 
-Sources = Mapping[str, tuple[str, int, int]]
+Sources = Mapping[str, Place]
 """Derived symbols, each with a node, an output and a dimension of it that is as large."""
 
 
 def _derived(graph: Any, inferred: _Inferred) -> tuple[_Inferred, Sources]:
     """Points that bind a symbol for each unknown dimension that is no polynomial of others, the
     smallest first: the larger ones may be polynomials of these."""
-    places: dict[tuple[int, ...], tuple[str, int, int]] = {}
+    places: dict[tuple[int, ...], Place] = {}
     for node in graph.node:
         for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
             seen = [shapes.get((node.name, port)) for shapes in inferred.shapes]
@@ -302,7 +311,7 @@ def _derived(graph: Any, inferred: _Inferred) -> tuple[_Inferred, Sources]:
                 values = _values(seen, axis)
                 if dim.size < 0 and values is not None and all(values):
                     places.setdefault(values, (node.name, port, axis))
-    derived: dict[str, tuple[str, int, int]] = {}
+    derived: dict[str, Place] = {}
     while len(inferred.points[0]) < MOST_SYMBOLS:
         places = {v: p for v, p in places.items() if fit_dim(v, inferred.points) is None}
         if not places:
@@ -357,13 +366,15 @@ def _consistent(graph: Any, roots: Roots, answers: _Answers) -> tuple[_Inference
 class _Inferred:
     """Shapes of all tensors at each of `points`, which bind the symbols of `constraints`; `dropped`
     are names that inference accepts as they are, too many to be fitted. The sizes of symbols in
-    `factors` are so many times larger than others."""
+    `factors` are so many times larger than others. The first `near` points are those at which
+    regions are lowered."""
 
     constraints: equal_sizes.SizeConstraints
     points: tuple[dict[str, int], ...]
     shapes: list[Shapes]
     dropped: frozenset[str] = frozenset()
     factors: Mapping[str, int] = field(default_factory=dict)
+    near: int = 0
 
 
 def _inferred(inference: _Inference) -> _Inferred:
@@ -405,25 +416,37 @@ def _numbers(graph: Any) -> list[int]:
 def _at_points(
     inference: _Inference, constraints: equal_sizes.SizeConstraints, symbols: tuple[str, ...]
 ) -> _Inferred | None:
-    """The shapes at every point, at larger sizes where something is empty at these; None where one
-    of them is refused."""
+    """The shapes at every point, at larger sizes where something has no element at these, or one;
+    None where one of them is refused."""
     inferred = _with_factors(inference, constraints, symbols, {})
-    if inferred is None or not (empty := _empty(inference, inferred.shapes[0])):
+    if inferred is None:
+        return None
+    return _with_large(inference, _with_longer(inference, inferred))
+
+
+def _with_longer(inference: _Inference, inferred: _Inferred) -> _Inferred:
+    constraints, symbols = inferred.constraints, tuple(inferred.points[0])
+    if not (short := _short(inference, inferred.shapes[0])):
         return inferred
-    base = inferred.points[0]
-    to_blame = []
-    for symbol in symbols:
-        larger = _times(base, {symbol: FACTORS[-1]})
+
+    def short_at(factors: Mapping[str, int]) -> set[Place] | None:
+        larger = _times(inferred.points[0], factors)
         shapes = inference.shapes(constraints.sizes(larger))
-        if shapes is not None and len(_empty(inference, shapes)) < len(empty):
-            to_blame.append(symbol)
+        return None if shapes is None else _short(inference, shapes)
+
+    to_blame = {}
+    for symbol in symbols:
+        left = short_at({symbol: FACTORS[-1]})
+        if left is not None and len(left) < len(short):
+            to_blame[symbol] = FACTORS[-1]
+    always = short_at(to_blame) or set()
     for factor in FACTORS if to_blame else ():
         factors = dict.fromkeys(to_blame, factor)
         enlarged = _with_factors(inference, constraints, symbols, factors)
         if enlarged is None:
             break
         inferred = enlarged
-        if not any(_empty(inference, shapes) for shapes in inferred.shapes):
+        if all(_short(inference, shapes) <= always for shapes in inferred.shapes):
             break
     return inferred
 
@@ -436,7 +459,7 @@ def _with_factors(
 ) -> _Inferred | None:
     """The shapes at every point, the sizes of some symbols times their factors; None where one of
     them is refused."""
-    bindings = points(symbols, INFERRED, factors, constraints.bounded)
+    bindings = points(symbols, factors, constraints.bounded)
     shapes_at = []
     for point in bindings:
         shapes = inference.shapes(constraints.sizes(point))
@@ -446,25 +469,83 @@ def _with_factors(
             shapes or {}
         )  # an import that fails whatever the sizes are: none is fitted
     at_base = replace(constraints, point=bindings[0])
-    return _Inferred(at_base, bindings, shapes_at, factors=factors)
+    return _Inferred(at_base, bindings, shapes_at, factors=factors, near=len(bindings))
 
 
-def _empty(inference: _Inference, shapes: Shapes) -> set[Tensor]:
-    """Tensors of which a size that the graph does not know is 0."""
+def _with_large(inference: _Inference, inferred: _Inferred) -> _Inferred:
+    """With a point of large sizes, as far as inference takes them, and with points between where
+    what fits at all others does not fit there: a size that is cut at some number. These are of
+    those where regions are lowered."""
+    constraints, base = inferred.constraints, inferred.points[0]
+    free = [name for name in base if name not in constraints.bounded]
+
+    def at(largest: Mapping[str, int]) -> tuple[dict[str, int], Shapes | None]:
+        sizes = {name: size + 6 * free.index(name) for name, size in largest.items()}
+        point = base | _times(sizes, inferred.factors)
+        return point, inference.shapes(constraints.sizes(point))
+
+    largest = dict.fromkeys(free, LARGE[-1])
+    large, shapes = at(largest)
+    if shapes is None:
+        taken = ((s, (n for n in LARGE[::-1] if at({s: n})[1] is not None)) for s in free)
+        largest = {symbol: size for symbol, sizes in taken for size in itertools.islice(sizes, 1)}
+        large, shapes = at(largest)
+    if shapes is None or not largest:
+        return inferred
+    while _is_cut(inference.graph, inferred, large, shapes):
+        for size in LARGE:
+            point, between = at({name: min(size, most) for name, most in largest.items()})
+            if between is not None and _is_cut(inference.graph, inferred, point, between):
+                break
+        else:
+            return inferred
+        inferred = replace(
+            inferred,
+            points=(*inferred.points, point),
+            shapes=[*inferred.shapes, between],
+            near=inferred.near + 1,
+        )
+        if point == large:
+            return inferred
+    return replace(inferred, points=(*inferred.points, large), shapes=[*inferred.shapes, shapes])
+
+
+def _is_cut(graph: Any, inferred: _Inferred, point: Mapping[str, int], shapes: Shapes) -> bool:
+    """Whether a size that fits at all points so far is another than that at `point`."""
+    known: dict[tuple[int, ...], set[int]] = {}
+    for node in graph.node:
+        for port, shape in enumerate(_shapes(node)):
+            seen = [each.get((node.name, port)) for each in inferred.shapes]
+            for axis, dim in enumerate(shape.dim):
+                values = _values(seen, axis) if dim.size < 0 else None
+                found = _values([shapes.get((node.name, port))], axis)
+                if values is not None and found is not None and all(values):
+                    known.setdefault(values, set()).add(found[0])
+    return any(
+        len(sizes) > 1
+        or (fit := fit_dim(values, inferred.points)) is not None
+        and dims.evaluate(fit, point) not in sizes
+        for values, sizes in known.items()
+    )
+
+
+def _short(inference: _Inference, shapes: Shapes) -> set[Place]:
+    """Where a size that the graph does not know is 0 or 1."""
     found = set()
     for node in inference.graph.node:
         for port, declared in enumerate(_shapes(node)):
             sizes = shapes.get((node.name, port)) or ()
             known = [dim.size >= 0 for dim in declared.dim] or [False] * len(sizes)
-            if any(size == 0 and not told for size, told in zip(sizes, known, strict=False)):
-                found.add((node.name, port))
+            for axis, (size, told) in enumerate(zip(sizes, known, strict=False)):
+                if size is not None and size <= 1 and not told:
+                    found.add((node.name, port, axis))
     return found
 
 
 def _refused_one(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> str:
     """A symbol to take for a small one, or to give up, where the sizes of some point are refused,
     and those of the search were not: one that is refused alone, else the last."""
-    tried = points(constraints.symbols, INFERRED, bounded=constraints.bounded)
+    tried = points(constraints.symbols, bounded=constraints.bounded)
     for symbol in constraints.symbols:
         largest = max(point[symbol] for point in tried)
         if not inference.accepts(constraints.sizes({**constraints.point, symbol: largest})):
@@ -632,10 +713,10 @@ def _values(seen: Sequence[Shape], axis: int) -> tuple[int, ...] | None:
     return values if len(values) == len(seen) else None
 
 
-def _root_names(graph: Any) -> dict[tuple[str, int, int], str]:
+def _root_names(graph: Any) -> dict[Place, str]:
     """Names of the unknown dimensions that enter; one name where Grappler says they are equal."""
     names: dict[object, str] = {}
-    roots: dict[tuple[str, int, int], str] = {}
+    roots: dict[Place, str] = {}
     for node in graph.node:
         if node.op not in ROOTS:
             continue

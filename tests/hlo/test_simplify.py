@@ -47,6 +47,11 @@ EXPONENTIAL = elementwise(op.EXPONENTIAL, X)
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
+        (builder.reverse(builder.slice_(X, [(0, 4, 1), (3, 3, 1)]), (1,)),
+         builder.broadcast(builder.constant(0.0, "f32"), (4, 0), ())),
+        (builder.pad(builder.slice_(X, [(0, 4, 1), (3, 3, 1)]), builder.constant(2.0, "f32"),
+                     [(0, 0, 0), (1, 2, 0)]),
+         builder.broadcast(builder.constant(2.0, "f32"), (4, 3), ())),
         (elementwise(op.MULTIPLY, X, ONE), X),
         (elementwise(op.MULTIPLY, ONE, X), X),
         (elementwise(op.DIVIDE, X, ONE), X),

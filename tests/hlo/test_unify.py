@@ -146,6 +146,58 @@ def test_reshapes_agree_as_symbols() -> None:
     assert str(symbolic.entry.root.shape) == "f32[3*B,2]"
 
 
+def folded(size: int, whole: bool) -> Module:
+    """A mean's gradient: TensorFlow folds what is spread and divided as long as it is small."""
+    shape = f"f32[{size},256]"
+    made = f"""
+  spread = {shape} broadcast(one), dimensions={{}}
+  count = f32[] constant({size * 256})
+  divisor = {shape} broadcast(count), dimensions={{}}
+  share = {shape} divide(spread, divisor)"""
+    if whole:
+        value = np.float32(1) / np.float32(size * 256)
+        made = f"""
+  known = f32[] constant({float(value)!r})
+  share = {shape} broadcast(known), dimensions={{}}"""
+    return parse(f"""HloModule folded
+ENTRY main {{
+  x = {shape} parameter(0)
+  one = f32[] constant(1){made}
+  ROOT y = {shape} multiply(x, share)
+}}""")
+
+
+def test_what_is_folded_at_small_sizes_alone_is_one_value() -> None:
+    sizes = (23, 40, 57)
+    symbolic = unify([({"B": size}, folded(size, size < 50)) for size in sizes])
+    for size in (*sizes, 31, 400):
+        x = np.ones((size, 256), np.float32)
+        [made] = evaluate(specialize(symbolic, {"B": size}), [x])
+        np.testing.assert_allclose(made, x / (size * 256), rtol=2e-7)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (1, 3)])
+def test_a_table_of_indices_may_have_axes_of_one_element(shape: tuple[int, ...]) -> None:
+    def counted(size: int) -> Module:
+        dims_ = (size, *shape)
+        values = np.broadcast_to(
+            np.arange(size).reshape(size, *(1,) * len(shape)) * 7, dims_
+        ).tolist()
+        text = str(values).replace("[", "{").replace("]", "}")
+        kind = f"s32[{','.join(map(str, dims_))}]"
+        return parse(f"""HloModule counted
+ENTRY main {{
+  x = {kind} parameter(0)
+  table = {kind} constant({text})
+  ROOT y = {kind} add(x, table)
+}}""")
+
+    symbolic = unify([({"B": size}, counted(size)) for size in (23, 40, 57)])
+    whole = np.zeros((9, *shape), np.int32)
+    [made] = evaluate(specialize(symbolic, {"B": 9}), [whole])
+    assert made[8].max() == made[8].min() == 56
+
+
 def test_sizes_of_one_are_not_taken_for_others() -> None:
     with pytest.raises(ValueError, match="sizes of 0 and 1"):
         unify([({"B": 1}, one(1, "  ROOT r = f32[1] abs(x)\n")),

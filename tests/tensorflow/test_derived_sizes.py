@@ -48,12 +48,6 @@ def test_a_part_rounded_up_and_one_rounded_down_are_two() -> None:
     assert cut.sizes.derived <= cut.sizes.assumed
 
 
-def test_else_they_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbolic_sizes, "INFERRED", symbolic_sizes.SIZES)
-    cut = partition(halved(), ("rows", "e"))
-    assert sizes_of(cut, "up/Squeeze") == sizes_of(cut, "down/Squeeze")
-
-
 def test_a_region_holds_a_size_and_what_is_derived_of_it() -> None:
     """The shape of the rows is computed of x's in the region that makes them."""
     cut = partition(halved(), ("rows", "e"))
@@ -77,7 +71,9 @@ def framed(length: int) -> Any:
         return graph.as_graph_def(add_shapes=True)
 
 
-@pytest.mark.parametrize(("length", "factor"), [(20, 1), (100, 9), (1000, 65), (9000, 513)])
+@pytest.mark.parametrize(
+    ("length", "factor"), [(10, 1), (20, 9), (100, 9), (1000, 65), (9000, 513)]
+)
 def test_sizes_are_taken_at_which_nothing_is_empty(length: int, factor: int) -> None:
     """Of the wave's length alone: each row more is as much work again."""
     cut = partition(framed(length), ("framed",))
@@ -88,6 +84,22 @@ def test_sizes_are_taken_at_which_nothing_is_empty(length: int, factor: int) -> 
     assert cut.sizes.enlarged == ({str(time): factor} if factor > 1 else {})
     assert cut.sizes.judged[str(batch)] == symbolic_sizes.JUDGED_SIZE
     assert cut.sizes.judged[str(time)] == symbolic_sizes.JUDGED_SIZE * factor
+
+
+@pytest.mark.parametrize("length", [160, 60])
+def test_nor_is_there_one_element_alone(length: int) -> None:
+    """Frames of which there is one up to 220, and a number divided by 20: what is computed of one
+    is another program."""
+    with tf.Graph().as_default() as graph:
+        wave = tf.compat.v1.placeholder(tf.float32, [None, None], name="sound")
+        frames = tf.signal.frame(wave, length, 60)
+        tf.exp(tf.sin(frames) + 1.0, name="framed")
+        rows = tf.reshape(wave[:, : tf.shape(wave)[1] // 20 * 20], [tf.shape(wave)[0], -1, 20])
+        tf.exp(tf.sin(rows) + 1.0, name="rows")
+    cut = partition(graph.as_graph_def(add_shapes=True), ("framed", "rows"))
+    functions = [subgraph(cut, region) for region in cut.regions]
+    points = [*cut.sizes.points, *(point for one in functions for point in one.points)]
+    assert cut.sizes.derived and min(min(point.values()) for point in points) > 1
 
 
 def test_what_is_empty_at_any_size_is_left_unknown() -> None:

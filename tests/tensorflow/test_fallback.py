@@ -297,6 +297,54 @@ def test_a_part_that_does_not_lie_within_its_tensor(kind: str) -> None:
                 runs(either, [20, size])
 
 
+FOLLOWING: Mapping[str, Callable[[Any, Any], Any]] = {
+    "given": lambda x, mean: tf.identity(mean),
+    "given in another shape": lambda x, mean: tf.reshape(mean, [8, 8]),
+    "made by the writer": lambda x, mean: tf.sin(mean) * 2.0,
+    "made beside it": lambda x, mean: tf.cos(x) + tf.exp(x),
+    "a constant": lambda x, mean: tf.constant([1.0, 2.0]) * 3.0,
+    "the new value": lambda x, mean: None,
+}
+"""What a step gives once it has written a variable."""
+
+
+@pytest.mark.parametrize("kind", FOLLOWING)
+def test_who_asks_for_what_follows_a_write_asks_for_the_write(kind: str) -> None:
+    """Moving averages by hand, as in TensorFlow 1: nothing but a control edge asks for them."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.zeros([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        mean = tf.raw_ops.CheckNumerics(tensor=tf.reduce_mean(tf.sin(x), 0), message="")
+        change = 0.1 * (variable - mean * tf.cos(mean))
+        write = tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)
+        with tf.control_dependencies([write]):
+            found = FOLLOWING[kind](x, mean)
+            read = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+            found = 2.0 * read if found is None else found
+            tf.raw_ops.CheckNumerics(tensor=found, message="", name="kept")
+        tf.identity(tf.tanh(mean) * 2.0, name="result")
+        tf.no_op(name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    step = tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+
+    def after(graph: Any) -> tuple[Any, Any]:
+        with tf.Graph().as_default() as whole, tf.compat.v1.Session() as session:
+            tf.import_graph_def(graph, name="")
+            handle = next(node.name for node in graph.node if node.op == "VarHandleOp")
+            resource = whole.get_tensor_by_name(f"{handle}:0")
+            zeros = np.zeros(64, np.float32)
+            session.run(tf.raw_ops.AssignVariableOp(resource=resource, value=zeros))
+            data = np.random.default_rng(0).normal(size=(9, 64)).astype(np.float32)
+            kept = session.run("kept:0", {"x:0": data})
+            value = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.float32)
+            return kept, session.run(value)
+
+    for ours, wanted in zip(after(stitched(step).graph), after(step), strict=True):
+        assert np.abs(wanted).max() > 0
+        np.testing.assert_allclose(ours, wanted, rtol=2e-5, atol=1e-6)
+
+
 def test_a_fallback_takes_tensors_of_any_size() -> None:
     """It is called where sizes are others than they were taken for."""
     program = stitched(step(32))

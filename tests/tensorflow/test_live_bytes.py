@@ -74,6 +74,21 @@ def test_a_tensor_of_unknown_sizes_holds_what_it_is_made_of() -> None:
     assert peak(cut, ()).bytes - sizes["filled"] < 5 * MEGABYTE
 
 
+def test_sizes_that_a_region_sees_together_alone_have_a_number() -> None:
+    """Rows of batch times length: neither is a symbol of the region that is given the rows."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 64], name="x")
+        w = tf.compat.v1.placeholder(tf.float32, [64, 256], name="w")
+        rows = tf.matmul(tf.reshape(x, [-1, 64]), w)
+        tf.tanh(tf.tanh(rows) * 2.0, name="result")
+    cut = partition(pruned(graph, ["result"]), ["result"])
+    chosen = chosen_of(cut)
+    assert [function.symbols for _, function, _ in chosen] == [("size0",)]
+    rows_bytes = NOMINAL_SIZE**2 * 256 * 4
+    assert rows_bytes <= peak(cut, chosen).bytes <= 2 * rows_bytes
+
+
 def chosen_of(cut: Partition) -> list[Chosen]:
     functions = {region.name: subgraph(cut, region) for region in cut.regions}
     modules = {function.key: lower(function).module for function in functions.values()}

@@ -208,6 +208,22 @@ def test_each_of_several_cases_is_dead_where_it_is_not_taken() -> None:
     assert not done.taken_back
 
 
+def test_a_merge_is_alive_whichever_branch_it_waits_for() -> None:
+    """What follows a branch with effects waits for those of all branches."""
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [8], name="x")
+        off, on = tf.raw_ops.Switch(data=x, pred=v1.placeholder(tf.bool, []))
+        ends = [tf.raw_ops.CheckNumerics(tensor=way, message="") for way in (off, on)]
+        made = [tf.exp(off), tf.sin(on)]
+        with tf.control_dependencies(ends):
+            merged = tf.raw_ops.Merge(inputs=made).output
+        tf.tanh(merged, name="after")
+    found = index(graph.as_graph_def(add_shapes=True))
+    taken = {node.name: found.deadness[i] for i, node in enumerate(found.nodes)}
+    assert not taken["Merge"] and not taken["after"]
+    assert taken["Exp"] and taken["Sin"] and taken["Exp"] != taken["Sin"]
+
+
 def test_else_regions_of_several_cases_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stitchcore.tensorflow.graph.SWITCHES", frozenset({"Switch"}))
     assert len(placed()[1]) == 1

@@ -26,7 +26,7 @@ from stitchcore.launch.place import Input, Launch, Place, Temporary
 from stitchcore.tensorflow.control_edges import after_checks, dependents
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_own_sizes
-from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.partition import Partition, is_view, partition
 from stitchcore.tensorflow.patch import patch
 
 
@@ -136,16 +136,34 @@ def test_a_view_of_two_unknown_sizes_stays() -> None:
         w = tf.compat.v1.placeholder(tf.float32, [64, 256], name="w")
         rows = tf.matmul(tf.reshape(x, [-1, 64]), w)
         sizes = tf.concat([tf.shape(x)[:2], [256]], 0)
+        rows = tf.reshape(rows, sizes, name="seen")
+        sizes = tf.concat([tf.shape(rows)[:2], [16, 16]], 0)
         viewed = tf.reshape(rows, sizes, name="viewed")
         tf.tanh(tf.tanh(viewed) * 2.0, name="result")
         tf.identity_n([viewed])
         definition = graph.as_graph_def(add_shapes=True)
     cut = partition(definition, ["result", "IdentityN"])
-    cut = replace(cut, regions=tuple(r for r in cut.regions if "viewed" in r.name))
+    cut = replace(cut, regions=tuple(r for r in cut.regions if "seen" in r.name))
     [region] = patched(cut)[0].regions
     ids = digest.number(cut.request, cut.preserve).ids
     assert ids["result"] in region.remove and ids["viewed"] not in region.remove
+    read = ("seen", "Shape_1", "strided_slice_1", "concat_1")
+    assert not {ids[name] for name in read} & {*region.remove}, "it reads them"
     assert [edge[0] for edge in region.rewire if ":" in edge[0]] == [f"{ids['result']}:0"]
+
+
+def test_an_axis_added_to_two_unknown_sizes_is_a_view() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None], name="x")
+        tf.identity(x[:, None], name="wide")
+        tf.tanh(x[:, None] * 2.0 + tf.tanh(x)[..., None], name="result")
+        tf.tanh(x[:, 1:], name="part")
+        definition = graph.as_graph_def(add_shapes=True)
+    cut = partition(definition, ["wide", "result", "part"])
+    views = {node.name: is_view(cut.graph, i) for i, node in enumerate(cut.graph.nodes)}
+    slices = [views[f"strided_slice{end}"] for end in ("", "_1", "_2", "_3")]
+    assert slices == [True, True, True, False]
+    assert any(node.op == "StitchedFusion" for node in added(patched(cut)[0]))
 
 
 @pytest.mark.parametrize(

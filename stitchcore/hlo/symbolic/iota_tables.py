@@ -41,9 +41,11 @@ def _splat(literals: Sequence[Literal], shape: Shape, scalar: MakeScalar) -> Ins
 
 def _iota(literals: Sequence[Literal], shape: Shape, scalar: MakeScalar) -> Instruction | None:
     """start + step * index along one dimension, exact in the element type."""
-    if shape.dtype == "pred" or any(min(x.dims) < 2 for x in literals if x.dims):
+    if shape.dtype == "pred":
         return None
     for axis in range(shape.rank):
+        if any(literal.dims[axis] < 2 for literal in literals):
+            continue
         steps = []
         for literal in literals:
             array = literal.array

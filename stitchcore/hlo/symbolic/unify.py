@@ -16,13 +16,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from stitchcore.errors import Reason, Refused
+from stitchcore.hlo.evaluator.evaluate import apply
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.attributes import WindowDim
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.instruction import Computation, Instruction, computation, instruction
-from stitchcore.hlo.ir.literal import Literal
+from stitchcore.hlo.ir.literal import Literal, from_array
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import Shape
 from stitchcore.hlo.symbolic.iota_tables import table
@@ -109,7 +112,9 @@ def _group(walk: _Walk, root: Group) -> Instruction:
             continue
         first = group[0]
         if any(n.opcode != first.opcode for n in group):
-            raise _refused(walk, first, f"opcodes {sorted({n.opcode for n in group})}")
+            walk.unified[group] = _one_value(walk, group)
+            stack.pop()
+            continue
         if any(len(n.operands) != len(first.operands) for n in group):
             raise _refused(walk, first, "numbers of operands differ")
         operands = list(zip(*(n.operands for n in group), strict=True))
@@ -196,6 +201,37 @@ def _value(walk: _Walk, node: Instruction, name: str, values: Sequence[Hashable]
     if name not in _EXTENTS or len(numbers) != len(values):
         raise _refused(walk, node, f"{name}: {values}")
     return _extent(walk, node, name, numbers)
+
+
+def _one_value(walk: _Walk, group: Group) -> Instruction:
+    """Tensors of one value each, which the importer has folded where they are small alone: it folds
+    no more than 10 MiB."""
+    first, folded = group[0], [_splat(node, {}) for node in group]
+    values = [value for value in folded if value is not None]
+    if len(values) < len(group):
+        raise _refused(walk, first, f"opcodes {sorted({n.opcode for n in group})}")
+    shape = _shape(walk, first, [node.shape for node in group])
+    return builder.broadcast(_scalar(walk, first, values), shape.dims, ())
+
+
+def _splat(node: Instruction, known: dict[Instruction, Literal | None]) -> Literal | None:
+    """What every element of a tensor made of constants is, if it is made element by element."""
+    if node not in known:
+        value = node.get("value")
+        if isinstance(value, Literal) and value.array.size:
+            element = from_array(value.array.reshape(-1)[0], value.dtype)
+            known[node] = element if value.data == element.data * value.array.size else None
+        elif node.opcode in (op.BROADCAST, op.RESHAPE):
+            known[node] = _splat(node.operands[0], known)
+        elif node.operands and op.record(node.opcode).kind in op.POINTWISE:
+            parts = [_splat(operand, known) for operand in node.operands]
+            arrays = [part.array for part in parts if part is not None]
+            one = len(arrays) == len(parts)
+            made = np.asarray(apply(node, arrays)) if one else None
+            known[node] = None if made is None else from_array(made, node.shape.dtype)
+        else:
+            known[node] = None
+    return known[node]
 
 
 def _constant(walk: _Walk, group: Group, shape: Shape) -> Instruction:

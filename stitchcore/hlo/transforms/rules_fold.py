@@ -38,6 +38,17 @@ def splat_of(node: Instruction) -> Literal | None:
     return None
 
 
+def nothing(node: Instruction) -> Instruction | None:
+    """A part without elements is of nothing in particular, and padded it is padding."""
+    shape = node.shape
+    if shape.size == 0:
+        zero = builder.literal(from_array(np.zeros((), DTYPES[shape.dtype].numpy), shape.dtype))
+        return builder.broadcast(zero, shape.dims, ())
+    if node.opcode == op.PAD and node.operands[0].shape.size == 0:
+        return builder.broadcast(node.operands[1], shape.dims, ())
+    return None
+
+
 def fold_constants(node: Instruction) -> Instruction | None:
     """All operands are constants and the result does not grow beyond them."""
     if not node.operands or any(literal_of(o) is None for o in node.operands):

@@ -1,0 +1,251 @@
+"""Which values that are made of sizes a kernel can compute from them.
+
+Shape arithmetic and numbers made of sizes are copied into regions, and what they hold is fitted to
+the sizes at which a region is lowered (hlo/symbolic). No polynomial is a size modulo 8, or whether
+it is above 100; and the smaller one of a size and 128 is the size itself wherever it was looked at.
+So they are evaluated by TensorFlow, at those sizes, at large ones and at small ones: what is not
+there what it seems is left to TensorFlow, whose value a kernel may take as an input. A length after
+constant strides is such a value too, but for that it is in no tensor: the operation with which it
+begins stays TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.literal import from_array
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.hlo.symbolic.polynomial_fit import fit_dim, fit_scalar
+from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.node_roles import CLONE_ELEMENTS, Part
+from stitchcore.tensorflow.symbolic_sizes import LARGE, Sizes, points
+
+Point = Mapping[str, int]
+Values = Mapping[Edge, np.ndarray[Any, Any]]
+
+SMALLEST = 2
+"""Of the first symbol; 1 broadcasts, and 0 is nothing."""
+
+OF_SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+
+UNITS = 4
+"""In the last place, by which a number may differ from the quotient that was fitted to it."""
+
+
+def begin_within(graph: GraphIndex, sizes: Sizes) -> Iterator[int]:
+    """Nodes with a size that is derived of others, which none of their inputs has."""
+    for i in graph.order if sizes.derived else ():
+        made = _symbols(graph, sizes, (Edge(i, n) for n in range(len(graph.output_types[i]))))
+        if made & sizes.derived - _symbols(graph, sizes, graph.data[i]):
+            yield i
+
+
+def _symbols(graph: GraphIndex, sizes: Sizes, tensors: Iterable[Edge]) -> set[str]:
+    known = (sizes.dim(size) for tensor in tensors for size in graph.shape(tensor) or ())
+    return {name for dim in known if dim is not None for name in dims.symbols_of(dim)}
+
+
+def unfit(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> set[int]:
+    """Clones of which a value is no polynomial of sizes, nor a quotient of two, or is one where
+    sizes are neither small nor large alone; without those that are made of others."""
+    of_sizes = _of_sizes(graph, parts)
+    if not of_sizes:
+        return set()
+    near = sizes.points or points(sizes.symbols)
+    # What others are derived of goes with them at the points that are known alone.
+    free = {name: size for name, size in near[0].items() if name not in sizes.derived}
+    alone = [name for name in free if name not in sizes.bounded]
+    small = {name: SMALLEST + k for k, name in enumerate(alone)}
+    further = [*sizes.large, *({**free, name: LARGE[-1]} for name in alone), {**free, **small}]
+    evaluator = _Evaluator(graph, sizes, of_sizes)
+    seen = [evaluator.values(point) for point in near]
+    beyond = [(point, evaluator.values(point)) for point in further]
+    found: set[int] = set()
+    made_of: set[int] = set()
+    for i in graph.order:
+        if i not in of_sizes or graph.nodes[i].op in OF_SHAPES:
+            continue
+        if any(tensor.node in found | made_of for tensor in graph.data[i]):
+            made_of.add(i)  # no clone any more
+            continue
+        for port in range(len(graph.output_types[i])):
+            edge = Edge(i, port)
+            arrays = [values[edge] for values in seen if edge in values]
+            others = [(point, values[edge]) for point, values in beyond if edge in values]
+            if len(arrays) < len(near):
+                continue
+            try:
+                if not _fits(arrays, near, others):
+                    found.add(i)
+            except _Overflow as overflow:
+                beyond = [one for one in beyond if one[0] != overflow.point]
+    return found
+
+
+class _Overflow(Exception):
+    """An integer is none of its type at `point`: what is made of it says nothing there."""
+
+    def __init__(self, point: Point) -> None:
+        super().__init__(point)
+        self.point = point
+
+
+def _of_sizes(graph: GraphIndex, parts: Sequence[Part]) -> set[int]:
+    """Clones whose values depend on unknown sizes."""
+    found: set[int] = set()
+    for i in graph.order:
+        if parts[i] is not Part.CLONE:
+            continue
+        if graph.nodes[i].op in OF_SHAPES:
+            if any(size < 0 for tensor in graph.data[i] for size in graph.shape(tensor) or ()):
+                found.add(i)
+        elif any(tensor.node in found for tensor in graph.data[i]):
+            found.add(i)
+    return found
+
+
+class _Evaluator:
+    """TensorFlow's values of clones, from the sizes that they are made of."""
+
+    def __init__(self, graph: GraphIndex, sizes: Sizes, of_sizes: set[int]) -> None:
+        self.graph, self.sizes = graph, sizes
+        self.shapes: list[int] = []
+        """Operations that say a shape: what they say is handed in."""
+        body = graph_pb2.GraphDef()
+        body.versions.CopyFrom(graph.graph.versions)
+        added: set[int] = set()
+        for i in graph.order:
+            node = graph.nodes[i]
+            if node.op in OF_SHAPES and i in of_sizes:
+                self.shapes.append(i)
+                added.add(i)
+                for port, kind in enumerate(graph.output_types[i]):
+                    handed = body.node.add(name=f"n{i}_{port}", op="Placeholder")
+                    handed.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
+                continue
+            enters = node.op == "Const" and any(n in of_sizes for n, _ in graph.consumers[i])
+            if not enters and (
+                i not in of_sizes or any(tensor.node not in added for tensor in graph.data[i])
+            ):
+                continue
+            added.add(i)
+            copy = body.node.add(name=f"n{i}", op=node.op)
+            for name, value in node.attr.items():
+                if name not in ("_output_shapes", "_class"):
+                    copy.attr[name].CopyFrom(value)
+            copy.input.extend(map(self._name, graph.data[i]))
+        self.wanted = [
+            Edge(i, port)
+            for i in sorted(added & of_sizes - {*self.shapes})
+            for port in range(len(graph.output_types[i]))
+        ]
+        self.body = body
+
+    def _name(self, tensor: Edge) -> str:
+        if self.graph.nodes[tensor.node].op in OF_SHAPES and tensor.node in self.shapes:
+            return f"n{tensor.node}_{tensor.port}:0"
+        return f"n{tensor.node}:{tensor.port}"
+
+    def values(self, point: Point) -> Values:
+        """At these sizes, where they tell; none where an operation takes them for an error."""
+        handed: dict[str, np.ndarray[Any, Any]] = {}
+        untold: set[int] = set()
+        for i in self.shapes:
+            for port, kind in enumerate(self.graph.output_types[i]):
+                value = self._said(i, port, point)
+                if value is None:
+                    untold.add(i)
+                    value = self._said(i, port, {})
+                name = f"n{i}_{port}:0"
+                handed[name] = np.asarray(value, tf.as_dtype(kind).as_numpy_dtype)
+        with tf.Graph().as_default():
+            try:
+                tf.graph_util.import_graph_def(self.body, name="")
+                with tf.compat.v1.Session() as session:
+                    made = session.run([self._name(edge) for edge in self.wanted], handed)
+            except (ValueError, tf.errors.OpError):
+                return {}
+        for i in self.graph.order:
+            if any(tensor.node in untold for tensor in self.graph.data[i]):
+                untold.add(i)
+        values = dict(zip(self.wanted, made, strict=True))
+        return {edge: value for edge, value in values.items() if edge.node not in untold}
+
+    def _said(self, i: int, port: int, point: Point) -> Any:
+        """What an operation of shapes says where its symbols are so large; None where nothing tells
+        that, or it is no shape, or none of its type. Without any symbols: something."""
+        operation, tensor = self.graph.nodes[i].op, self.graph.data[i][port]
+        known = [self.sizes.dim(size) for size in self.graph.shape(tensor) or ()]
+        if not point:
+            shape = [1] * len(known)
+        elif any(dim is None or not dims.symbols_of(dim) <= point.keys() for dim in known):
+            return None
+        else:
+            shape = [dims.evaluate(dim, point) for dim in known if dim is not None]
+        said = {"Size": math.prod(shape), "Rank": len(shape)}.get(operation, shape)
+        largest = np.iinfo(tf.as_dtype(self.graph.output_types[i][port]).as_numpy_dtype).max
+        told = min(shape, default=0) >= 0 and max(np.ravel(said), default=0) <= largest
+        return said if told else None
+
+
+def _fits(
+    seen: Sequence[np.ndarray[Any, Any]],
+    near: Sequence[Point],
+    further: Sequence[tuple[Point, np.ndarray[Any, Any]]],
+) -> bool:
+    """Whether each element is one function of sizes. Of what has more or less elements at other
+    sizes, and of large tables, nothing is said here."""
+    shapes = {array.shape for array in seen}
+    if len(shapes) > 1 or seen[0].size > CLONE_ELEMENTS:
+        return True
+    others = [(point, array) for point, array in further if array.shape in shapes]
+    if len(others) < len(further):
+        return False
+    flat = [array.reshape(-1) for array in seen]
+    for place in range(seen[0].size):
+        beside = [(point, array.reshape(-1)[place]) for point, array in others]
+        if not _fitted([array[place] for array in flat], near, beside):
+            return False
+    return True
+
+
+def _fitted(
+    values: Sequence[Any], near: Sequence[Point], further: Sequence[tuple[Point, Any]]
+) -> bool:
+    if all(value == values[0] for value in (*values, *(value for _, value in further))):
+        return True
+    kind = np.asarray(values[0]).dtype
+    if kind.kind in "iu":
+        fit = fit_dim([int(value) for value in values], near)
+        if fit is None:
+            return False
+        for point, value in further:
+            if not dims.symbols_of(fit) <= point.keys():
+                continue
+            if not np.iinfo(kind).min <= dims.evaluate(fit, point) <= np.iinfo(kind).max:
+                raise _Overflow(point)
+            if dims.evaluate(fit, point) != int(value):
+                return False
+        return True
+    dtype = next((name for name, record in DTYPES.items() if record.numpy == kind), None)
+    if kind.kind not in "fV" or dtype is None:
+        return False
+    ratio = fit_scalar([from_array(np.asarray(value, kind), dtype) for value in values], near)
+    if ratio is None:
+        return False
+    above, below = ratio
+    unit = float(np.finfo(kind).eps) if kind.kind == "f" else 2.0**-7
+    known = dims.symbols_of(above) | dims.symbols_of(below)
+    return all(
+        abs(float(v) * dims.evaluate(below, p) - dims.evaluate(above, p))
+        <= UNITS * unit * abs(dims.evaluate(above, p))
+        for p, v in further
+        if known <= p.keys()
+    )

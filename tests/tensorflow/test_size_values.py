@@ -1,0 +1,152 @@
+"""Values and sizes that are something else at other sizes than those at which they were fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+
+from stitchcore.errors import Reason
+from stitchcore.tensorflow import symbolic_sizes
+from stitchcore.tensorflow.node_roles import Part
+from stitchcore.tensorflow.partition import Partition, partition
+from tests.tensorflow.test_fallback import KEPT, failures, same, stitched
+
+SIZES = [20, 40, 96, 100, 128, 130, 301, 64, 5, 8, 2]
+
+Made = Callable[[Any, Any], Any]
+
+
+def number(value: Any) -> Any:
+    return tf.cast(value, tf.float32)
+
+
+NUMBERS: Mapping[str, Made] = {
+    "at most": lambda x, n: x * number(tf.minimum(n, 128)),
+    "at least": lambda x, n: x * number(tf.maximum(n, 10)),
+    "modulo": lambda x, n: x * number(n % 8),
+    "divided": lambda x, n: x * number(n // 8),
+    "above": lambda x, n: tf.where(n > 128, x, 2.0 * x),
+    "sign": lambda x, n: x * number(tf.sign(n - 100)),
+    "root": lambda x, n: x * tf.sqrt(number(n)),
+    "one of several": lambda x, n: x * number(tf.stack([n, n % 3, 7])[1]),
+}
+"""Numbers that sizes decide, in what is made of x with n rows."""
+
+SHAPES: Mapping[str, Made] = {
+    "cut": lambda x, n: x[:128],
+    "cut by a value": lambda x, n: x[: tf.minimum(n, 128)],
+    "the last rows": lambda x, n: x[tf.maximum(n - 200, 0) :],
+    "rounded up": lambda x, n: tf.pad(x, ((0, -n % 8), (0, 0))),
+    "rounded down": lambda x, n: x[: n // 4 * 4],
+    "filled up": lambda x, n: tf.pad(x, ((0, tf.maximum(64 - n, 0)), (0, 0))),
+    "repeated": lambda x, n: tf.tile(x, [tf.minimum(2, n // 120 + 1), 1]),
+    "every third": lambda x, n: x[::3],
+    "every third but one": lambda x, n: x[1::3],
+    "halves of what is cut": lambda x, n: x[:128][::2],
+}
+"""Rows that are no polynomial of n, or one where n is small alone."""
+
+
+def step(made: Made) -> Any:
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        rows = made(tf.tanh(x * variable) * 2.0, tf.shape(x)[0])
+        done = tf.sin(0.01 * rows) + tf.tanh(0.1 * rows) * 0.5
+        tf.identity(done, name="kept")
+        tf.reduce_sum(done * done, name="result")
+        change = 1e-3 * tf.reduce_sum(tf.cos(done), 0)
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    return tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+
+
+@pytest.mark.parametrize("kind", [*NUMBERS, *SHAPES])
+def test_a_step_is_the_same_at_all_sizes(kind: str) -> None:
+    """Whatever was true of those at which it was lowered; and a kernel is the one that does it."""
+    graph = step({**NUMBERS, **SHAPES}[kind])
+    program = stitched(graph)
+    before = failures(program)
+    same(program.graph, graph, SIZES)
+    assert failures(program) == before
+    assert any(node.op == "StitchedFusion" for node in program.graph.node)
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_what_makes_a_number_is_left_and_what_takes_it_is_not(kind: str) -> None:
+    cut = partition(step(NUMBERS[kind]), KEPT)
+    left = [refusal for refusal in cut.refusals if refusal.reason is Reason.DOES_NOT_UNIFY]
+    assert len(left) == 1
+    members = {cut.graph.nodes[i].op for region in cut.regions for i in region.members}
+    assert {"Mul", "Tanh", "Sin"} <= members
+
+
+KEEP: Mapping[str, Made] = {
+    "mean": lambda x, n: x / number(tf.maximum(n * 64, 1)),
+    "share": lambda x, n: x * (1.0 / number(n)),
+    "exact": lambda x, n: x / number(n * 64 // tf.maximum(n, 1)),
+    "size": lambda x, n: x / number(tf.reduce_prod([n, 64])),
+    "rows": lambda x, n: tf.reshape(tf.reshape(x, [n * 2, 32]), [-1, 64]),
+    "without some": lambda x, n: x[2:] + x[:-2],
+}
+"""What is one polynomial, or one quotient, of all sizes."""
+
+
+@pytest.mark.parametrize("kind", KEEP)
+def test_what_is_one_function_of_all_sizes_is_copied(kind: str) -> None:
+    graph = step(KEEP[kind])
+    cut = partition(graph, KEPT)
+    assert not [refusal for refusal in cut.refusals if refusal.reason is Reason.DOES_NOT_UNIFY]
+    same(stitched(graph).graph, graph, [size for size in SIZES if size > 2])
+
+
+def test_an_overflow_says_nothing() -> None:
+    """Of two large sizes and 4096 the product is no int32; of either alone it is."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 4096], "x")
+        tf.identity(tf.tanh(x) / number(tf.size(x)), name="kept")
+        y = tf.compat.v1.placeholder(tf.float32, [None], "y")
+        tf.identity(tf.tanh(y) * number(tf.size(x) % 1000), name="result")
+    cut = partition(graph.as_graph_def(add_shapes=True), KEPT)
+    left = [r.subject for r in cut.refusals if r.reason is Reason.DOES_NOT_UNIFY]
+    assert left == ["mod"]
+
+
+def rows_of(cut: Partition, name: str) -> Any:
+    node = cut.graph.nodes[cut.graph.number[name]]
+    return cut.sizes.dim(node.attr["_output_shapes"].list.shape[0].dim[0].size)
+
+
+@pytest.mark.parametrize("most", [128, 500, 3000])
+def test_a_size_that_is_cut_is_one_of_its_own(most: int) -> None:
+    """And is told from the whole at a point at which regions are lowered."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        tf.exp(tf.tanh(x[:most]), name="kept")
+        tf.exp(tf.sin(x), name="result")
+    cut = partition(graph.as_graph_def(add_shapes=True), KEPT)
+    whole, part = rows_of(cut, "x"), rows_of(cut, "kept")
+    assert part is not None and part != whole
+    told = [(point[str(whole)], point[str(part)]) for point in cut.sizes.points]
+    assert all(size == min(other, most) for other, size in told)
+    assert max(size for size, _ in told) <= max(2 * most + 100, symbolic_sizes.LARGE[0] + 100)
+    assert any(size != other for size, other in told)
+
+
+def test_what_no_table_bounds_is_one_size() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        table = tf.constant(np.ones([200, 64], np.float32))
+        tf.exp(tf.tanh(x + table[: tf.shape(x)[0]]), name="kept")
+    cut = partition(graph.as_graph_def(add_shapes=True), ("kept",))
+    assert rows_of(cut, "kept") == rows_of(cut, "x")
+    assert not cut.sizes.derived
+    assert Part.CLONE in cut.classes.parts
