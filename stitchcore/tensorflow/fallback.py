@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
 
 from stitchcore.errors import Reason, Refused
+from stitchcore.hlo.ir.dim import Dim
 from stitchcore.inject.digest import parse_reference
 from stitchcore.launch.place import Input, Place, Temporary
 from stitchcore.launch.region_program import Fallback, RegionProgram
@@ -106,25 +107,25 @@ def _fallback(
 ) -> Fallback:
     """The function that computes `names`; `earlier` has what earlier launches have made of it."""
     nodes, inputs = _slice(function, earlier, names)
-    specs: list[tf.TensorSpec] = []
+    kinds: list[Any] = []
+    shapes: list[tuple[Dim, ...]] = []
     arguments: list[Place] = []
     for name in inputs:
         place = earlier.get(name)
         if place is None:
             position = int(name[0][1:])
             argument = function.arguments[position]
-            dtype, rank = tf.as_dtype(argument.dtype), len(argument.dims)
+            kinds.append(tf.as_dtype(argument.dtype))
+            shapes.append(argument.dims)
             arguments.append(Input(position))
         else:
-            dtype = tf.as_dtype(datatype(program.buffers[place].dtype))
-            rank = len(program.outputs[function.results.index(name)].dims)
+            kinds.append(tf.as_dtype(datatype(program.buffers[place].dtype)))
+            shapes.append(program.outputs[function.results.index(name)].dims)
             arguments.append(place)
-        # It is called where sizes are not as they were taken to be: none may be folded into it.
-        specs.append(tf.TensorSpec([None] * rank, dtype))
     try:
         body = graph_pb2.GraphDef(node=nodes)
         body = semantics.rewrite(body, {}, function.kind, semantics.OF_PASSES)
-        definition = _definition(body, inputs, names, specs)
+        definition = _of_any_size(body, inputs, names, kinds, shapes)
     except (ValueError, TypeError, tf.errors.OpError) as error:
         detail = " ".join(str(error).split())[:300]
         raise Refused("region", Reason.LOWERING_FAILED, f"as a function: {detail}") from error
@@ -157,6 +158,33 @@ def _slice(
                 inputs[source] = None
     inside = [node for node in function.graph.node if node.name in needed]
     return inside, sorted(inputs)
+
+
+def _of_any_size(
+    body: Any,
+    inputs: Sequence[Name],
+    names: Sequence[Name],
+    kinds: Sequence[Any],
+    shapes: Sequence[tuple[Dim, ...]],
+) -> Any:
+    """The function for tensors of any size: it is called where sizes are not as they were taken to
+    be, and none may be folded into it. Some shape functions take an unknown size for an error
+    (a diagonal's, of a matrix of given size); the kernels do not, so the sizes go afterwards."""
+    try:
+        specs = [
+            tf.TensorSpec([None] * len(dims), kind)
+            for kind, dims in zip(kinds, shapes, strict=True)
+        ]
+        return _definition(body, inputs, names, specs)
+    except ValueError:
+        specs = [
+            tf.TensorSpec([size if isinstance(size, int) else None for size in dims], kind)
+            for kind, dims in zip(kinds, shapes, strict=True)
+        ]
+        definition = _definition(body, inputs, names, specs)
+        for attributes in (*definition.arg_attr.values(), *definition.node_def):
+            attributes.attr.pop("_output_shapes", None)
+        return definition
 
 
 def _definition(

@@ -64,9 +64,8 @@ def unfit(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> set[int]:
     alone = [name for name in free if name not in sizes.bounded]
     small = {name: SMALLEST + k for k, name in enumerate(alone)}
     further = [*sizes.large, *({**free, name: LARGE[-1]} for name in alone), {**free, **small}]
-    evaluator = _Evaluator(graph, sizes, of_sizes)
-    seen = [evaluator.values(point) for point in near]
-    beyond = [(point, evaluator.values(point)) for point in further]
+    made = _Evaluator(graph, sizes, of_sizes).values([*near, *further])
+    seen, beyond = made[: len(near)], list(zip(further, made[len(near) :], strict=True))
     found: set[int] = set()
     made_of: set[int] = set()
     for i in graph.order:
@@ -112,14 +111,15 @@ def _of_sizes(graph: GraphIndex, parts: Sequence[Part]) -> set[int]:
 
 
 class _Evaluator:
-    """TensorFlow's values of clones, from the sizes that they are made of."""
+    """TensorFlow's values of clones, from the sizes that they are made of: of few elements each,
+    whatever these are."""
 
     def __init__(self, graph: GraphIndex, sizes: Sizes, of_sizes: set[int]) -> None:
         self.graph, self.sizes = graph, sizes
         self.shapes: list[int] = []
         """Operations that say a shape: what they say is handed in."""
-        body = graph_pb2.GraphDef()
-        body.versions.CopyFrom(graph.graph.versions)
+        self.body = graph_pb2.GraphDef()
+        self.body.versions.CopyFrom(graph.graph.versions)
         added: set[int] = set()
         for i in graph.order:
             node = graph.nodes[i]
@@ -127,34 +127,48 @@ class _Evaluator:
                 self.shapes.append(i)
                 added.add(i)
                 for port, kind in enumerate(graph.output_types[i]):
-                    handed = body.node.add(name=f"n{i}_{port}", op="Placeholder")
+                    handed = self.body.node.add(name=f"n{i}_{port}", op="Placeholder")
                     handed.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
-                continue
-            enters = node.op == "Const" and any(n in of_sizes for n, _ in graph.consumers[i])
-            if not enters and (
-                i not in of_sizes or any(tensor.node not in added for tensor in graph.data[i])
+            elif self._is_small(i) and (
+                all(tensor.node in added for tensor in graph.data[i])
+                if i in of_sizes
+                else node.op == "Const" and any(n in of_sizes for n, _ in graph.consumers[i])
             ):
-                continue
-            added.add(i)
-            copy = body.node.add(name=f"n{i}", op=node.op)
-            for name, value in node.attr.items():
-                if name not in ("_output_shapes", "_class"):
-                    copy.attr[name].CopyFrom(value)
-            copy.input.extend(map(self._name, graph.data[i]))
+                added.add(i)
+                copy = self.body.node.add(name=f"n{i}", op=node.op)
+                for name, value in node.attr.items():
+                    if name not in ("_output_shapes", "_class"):
+                        copy.attr[name].CopyFrom(value)
+                copy.input.extend(map(self._name, graph.data[i]))
         self.wanted = [
             Edge(i, port)
-            for i in sorted(added & of_sizes - {*self.shapes})
+            for i in graph.order
+            if i in added & of_sizes and i not in self.shapes
             for port in range(len(graph.output_types[i]))
         ]
-        self.body = body
+
+    def _is_small(self, i: int) -> bool:
+        outputs = [Edge(i, port) for port in range(len(self.graph.output_types[i]))]
+        shapes = [self.graph.shape(edge) for edge in outputs]
+        known = all(shape is not None and min(shape, default=0) >= 0 for shape in shapes)
+        return known and all(self.graph.static_size(edge) <= CLONE_ELEMENTS for edge in outputs)
 
     def _name(self, tensor: Edge) -> str:
-        if self.graph.nodes[tensor.node].op in OF_SHAPES and tensor.node in self.shapes:
+        if tensor.node in self.shapes:
             return f"n{tensor.node}_{tensor.port}:0"
         return f"n{tensor.node}:{tensor.port}"
 
-    def values(self, point: Point) -> Values:
-        """At these sizes, where they tell; none where an operation takes them for an error."""
+    def values(self, points: Sequence[Point]) -> list[Values]:
+        """At each of these, where it tells; none where an operation takes it for an error."""
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+            try:
+                tf.graph_util.import_graph_def(self.body, name="")
+            except ValueError:
+                return [{} for _ in points]
+            return [self._values(session, point) for point in points]
+
+    def _values(self, session: Any, point: Point) -> Values:
         handed: dict[str, np.ndarray[Any, Any]] = {}
         untold: set[int] = set()
         for i in self.shapes:
@@ -165,18 +179,17 @@ class _Evaluator:
                     value = self._said(i, port, {})
                 name = f"n{i}_{port}:0"
                 handed[name] = np.asarray(value, tf.as_dtype(kind).as_numpy_dtype)
-        with tf.Graph().as_default():
-            try:
-                tf.graph_util.import_graph_def(self.body, name="")
-                with tf.compat.v1.Session() as session:
-                    made = session.run([self._name(edge) for edge in self.wanted], handed)
-            except (ValueError, tf.errors.OpError):
-                return {}
-        for i in self.graph.order:
-            if any(tensor.node in untold for tensor in self.graph.data[i]):
-                untold.add(i)
-        values = dict(zip(self.wanted, made, strict=True))
-        return {edge: value for edge, value in values.items() if edge.node not in untold}
+        try:
+            made = session.run([self._name(edge) for edge in self.wanted], handed)
+        except tf.errors.OpError:
+            return {}
+        found: dict[Edge, np.ndarray[Any, Any]] = {}
+        for edge, value in zip(self.wanted, made, strict=True):
+            if any(tensor.node in untold for tensor in self.graph.data[edge.node]):
+                untold.add(edge.node)
+            else:
+                found[edge] = value
+        return found
 
     def _said(self, i: int, port: int, point: Point) -> Any:
         """What an operation of shapes says where its symbols are so large; None where nothing tells

@@ -416,8 +416,7 @@ def _numbers(graph: Any) -> list[int]:
 def _at_points(
     inference: _Inference, constraints: equal_sizes.SizeConstraints, symbols: tuple[str, ...]
 ) -> _Inferred | None:
-    """The shapes at every point, at larger sizes where something has no element at these, or one;
-    None where one of them is refused."""
+    """The shapes at every point, None where one of them is refused."""
     inferred = _with_factors(inference, constraints, symbols, {})
     if inferred is None:
         return None
@@ -425,6 +424,7 @@ def _at_points(
 
 
 def _with_longer(inference: _Inference, inferred: _Inferred) -> _Inferred:
+    """At larger sizes, where something has no element at these, or one."""
     constraints, symbols = inferred.constraints, tuple(inferred.points[0])
     if not (short := _short(inference, inferred.shapes[0])):
         return inferred
@@ -465,9 +465,7 @@ def _with_factors(
         shapes = inference.shapes(constraints.sizes(point))
         if shapes is None and symbols:
             return None
-        shapes_at.append(
-            shapes or {}
-        )  # an import that fails whatever the sizes are: none is fitted
+        shapes_at.append(shapes or {})  # an import that always fails: none is fitted
     at_base = replace(constraints, point=bindings[0])
     return _Inferred(at_base, bindings, shapes_at, factors=factors, near=len(bindings))
 
@@ -521,11 +519,10 @@ def _is_cut(graph: Any, inferred: _Inferred, point: Mapping[str, int], shapes: S
                 found = _values([shapes.get((node.name, port))], axis)
                 if values is not None and found is not None and all(values):
                     known.setdefault(values, set()).add(found[0])
+    fits = ((fit_dim(values, inferred.points), sizes) for values, sizes in known.items())
     return any(
-        len(sizes) > 1
-        or (fit := fit_dim(values, inferred.points)) is not None
-        and dims.evaluate(fit, point) not in sizes
-        for values, sizes in known.items()
+        len(sizes) > 1 or (fit is not None and dims.evaluate(fit, point) not in sizes)
+        for fit, sizes in fits
     )
 
 

@@ -376,6 +376,32 @@ def test_all_launches_may_be_put_aside() -> None:
     assert program.native.counters()["left_to_functions"] >= left + 3 * len(program.keys)
 
 
+def test_a_shape_function_may_not_take_an_unknown_size() -> None:
+    """That of a matrix of given size with a given diagonal; its kernel does."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        square = tf.linalg.diag(tf.tanh(variable), num_rows=64, num_cols=64) + tf.eye(64)
+        tf.identity(tf.sin(x) * tf.reduce_sum(square, 0), name="kept")
+        tf.reduce_sum(square * square, name="result")
+        change = 0.1 * tf.reduce_sum(square, 1)
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    step = tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+    program = stitched(step)
+    same(program.graph, step, [32, 7])
+    for function in program.functions.function:
+        told = [*function.arg_attr.values(), *function.node_def]
+        shapes = [one.attr["_output_shapes"].list.shape for one in told]
+        assert all(dim.size < 0 for shape in shapes for one in shape for dim in one.dim)
+    try:
+        program.native.retire(program.keys)
+        same(program.graph, step, [32, 7])
+    finally:
+        program.native.retire(program.keys, False)
+
+
 @pytest.mark.parametrize("left", [False, True])
 def test_what_enters_may_have_other_sizes_than_grappler_says(left: bool) -> None:
     """Grappler takes for true what some operation demands: that one may be in a region, or may
