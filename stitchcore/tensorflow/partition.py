@@ -213,16 +213,14 @@ def is_view(graph: GraphIndex, i: int) -> bool:
 def _takes_all(graph: GraphIndex, i: int) -> bool:
     """Whether node i is a slice that takes all there is and adds axes, as x[:, None] does."""
     node = graph.nodes[i]
-    strides = constant_operands.value_of(graph, graph.data[i][3]) if _is_slice(graph, i) else None
+    if node.op != "StridedSlice" or len(graph.data[i]) != 4:
+        return False
+    strides = constant_operands.value_of(graph, graph.data[i][3])
     if strides is None or strides.ndim != 1:
         return False
     added = node.attr["new_axis_mask"].i | node.attr["ellipsis_mask"].i
     whole = node.attr["begin_mask"].i & node.attr["end_mask"].i & ~node.attr["shrink_axis_mask"].i
     return all(added >> k & 1 or (whole >> k & 1 and s == 1) for k, s in enumerate(strides))
-
-
-def _is_slice(graph: GraphIndex, i: int) -> bool:
-    return graph.nodes[i].op == "StridedSlice" and len(graph.data[i]) == 4
 
 
 class _Sets:

@@ -165,6 +165,8 @@ class _RegionPatch:
         """Members that wait for a write of the region, for its value or by a control edge: who asks
         for one of them asks for the write."""
         region, found = self.region, set(self.region.updates.values())
+        if not found:
+            return found
         position = {i: p for p, i in enumerate(self.graph.order)}
         within = (*region.clones, *region.members, *region.reads)
         for i in sorted(within, key=position.__getitem__):

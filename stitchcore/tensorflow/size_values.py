@@ -116,7 +116,7 @@ class _Evaluator:
 
     def __init__(self, graph: GraphIndex, sizes: Sizes, of_sizes: set[int]) -> None:
         self.graph, self.sizes = graph, sizes
-        self.shapes: list[int] = []
+        self.shapes: dict[int, None] = {}
         """Operations that say a shape: what they say is handed in."""
         self.body = graph_pb2.GraphDef()
         self.body.versions.CopyFrom(graph.graph.versions)
@@ -124,7 +124,7 @@ class _Evaluator:
         for i in graph.order:
             node = graph.nodes[i]
             if node.op in OF_SHAPES and i in of_sizes:
-                self.shapes.append(i)
+                self.shapes[i] = None
                 added.add(i)
                 for port, kind in enumerate(graph.output_types[i]):
                     handed = self.body.node.add(name=f"n{i}_{port}", op="Placeholder")

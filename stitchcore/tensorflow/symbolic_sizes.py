@@ -12,10 +12,11 @@ table of positions) is *bounded*, and tried where it is. One that fits no relati
 many, stays unknown, and so does what depends on it: the graph is never refused for its sizes.
 
 Inference costs 20 to 30 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
-at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 11 runs
-at most, once again for each symbol that is given up, and 2 more where symbols are derived; all of
-it once again for each of at most MOST_ROUNDS where sizes begin within the graph; MOST_OTHERWISE
-bounds what is asked beside that in graphs with stacks.
+at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 12 runs
+at most (another for each number at which a size is cut, and where large sizes are refused up to 6
+for each symbol), once again for each symbol that is given up, and 2 more where symbols are derived;
+all of it once again for each of at most MOST_ROUNDS where sizes begin within the graph;
+MOST_OTHERWISE bounds what is asked beside that in graphs with stacks.
 """
 
 from __future__ import annotations

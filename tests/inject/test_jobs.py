@@ -18,6 +18,14 @@ from tests.inject.conftest import Answer, Submit
 
 VERSIONS = ("2.21", "2.15")
 SCRIPTS = {"function_step.py": 30, "session.py": 30, "keras_fit.py": 3}
+FUNCTION_AND_SESSION = pytest.mark.parametrize(
+    ("script", "version"),
+    tiers.nightly_but(
+        ("function_step.py", "2.21"),
+        ("session.py", "2.15"),
+        of=itertools.product(("function_step.py", "session.py"), VERSIONS),
+    ),
+)
 UNSHARED = {"function_step.py": 3, "session.py": 1, "keras_fit.py": 4}
 """Updated variables whose value no gradient reads (of the first layer, and what is added). Another
 variable's update may run beside the gradient that reads its value, and then, as TensorFlow does,
@@ -62,14 +70,7 @@ def test_kernels_really_run(native: Path, store: Path, answered: Answer, public_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "version"),
-    tiers.nightly_but(
-        ("function_step.py", "2.21"),
-        ("session.py", "2.15"),
-        of=itertools.product(["function_step.py", "session.py"], VERSIONS),
-    ),
-)
+@FUNCTION_AND_SESSION
 def test_late_swap(
     version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
 ) -> None:
@@ -86,14 +87,7 @@ def test_late_swap(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "version"),
-    tiers.nightly_but(
-        ("function_step.py", "2.21"),
-        ("session.py", "2.15"),
-        of=itertools.product(["function_step.py", "session.py"], VERSIONS),
-    ),
-)
+@FUNCTION_AND_SESSION
 def test_a_step_that_an_earlier_start_has_kept_begins_stitched(
     version: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
@@ -379,14 +373,7 @@ def test_off_and_no_store_do_nothing(native: Path, store: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "version"),
-    tiers.nightly_but(
-        ("function_step.py", "2.21"),
-        ("session.py", "2.15"),
-        of=itertools.product(("function_step.py", "session.py"), VERSIONS),
-    ),
-)
+@FUNCTION_AND_SESSION
 def test_a_job_tells_where_the_time_of_its_step_goes(
     version: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:

@@ -151,19 +151,25 @@ def test_a_step_that_was_faster_begins_stitched(
     assert said["interval"] == [0.6, 0.8] and said["pairs"] == 9
 
 
-def test_it_is_compared_after_a_while_and_remembered_anew(
-    library: plugin.Plugin, tmp_path: Path, clock: list[float]
-) -> None:
-    job = Job(library, tmp_path, ratio=0.9, noise=0.02, seed=1)
+def compared_later(library: plugin.Plugin, store: Path, clock: list[float], ratio: float) -> Job:
+    """A job that relied on an earlier verdict for fifty steps, and whose step is judged then."""
+    job = Job(library, store, ratio, noise=0.02, seed=1)
     known_before(job, dataclasses.replace(FOUND, place=None))
     job.run(50)
     clock[0] += verdicts.COMPARING / 0.01
     job.swapper.compare(job.instance)
     job.until_judged()
-    original, stitched = calls(job)
-    assert job.instance.decided is True and 0 < original <= stitched - 50
     job.monitor.report_savings([job.instance])
     assert "measured_in" not in events(job, "savings")[-1], "by this run"
+    return job
+
+
+def test_it_is_compared_after_a_while_and_remembered_anew(
+    library: plugin.Plugin, tmp_path: Path, clock: list[float]
+) -> None:
+    job = compared_later(library, tmp_path, clock, 0.9)
+    original, stitched = calls(job)
+    assert job.instance.decided is True and 0 < original <= stitched - 50
     path = tmp_path / verdicts.FOLDER / f"{job.instance.program.digest}.json"
     record = json.loads(path.read_text())
     assert record["session"] == job.monitor._config.session and record["starts"] == 0
@@ -173,16 +179,9 @@ def test_it_is_compared_after_a_while_and_remembered_anew(
 def test_what_is_not_faster_any_more_goes_back_and_is_forgotten(
     library: plugin.Plugin, tmp_path: Path, clock: list[float]
 ) -> None:
-    job = Job(library, tmp_path, ratio=1.4, noise=0.02, seed=1)
-    known_before(job, dataclasses.replace(FOUND, place=None))
-    job.run(50)
-    clock[0] += verdicts.COMPARING / 0.01
-    job.swapper.compare(job.instance)
-    job.until_judged()
+    job = compared_later(library, tmp_path, clock, 1.4)
     assert job.instance.program.reason == reasons.SLOWER
     assert not (tmp_path / verdicts.FOLDER / f"{job.instance.program.digest}.json").exists()
-    job.monitor.report_savings([job.instance])
-    assert "measured_in" not in events(job, "savings")[-1]
 
 
 @pytest.mark.parametrize("setting", ["baseline", "joined", "gpu", "late", "control"])

@@ -24,7 +24,13 @@ from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.attributes import WindowDim
 from stitchcore.hlo.ir.dim import Dim
-from stitchcore.hlo.ir.instruction import Computation, Instruction, computation, instruction
+from stitchcore.hlo.ir.instruction import (
+    Computation,
+    Instruction,
+    computation,
+    instruction,
+    topological,
+)
 from stitchcore.hlo.ir.literal import Literal, from_array
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import Shape
@@ -51,6 +57,7 @@ class _Walk:
     labels: Mapping[Instruction, str]
     unified: dict[Group, Instruction] = field(default_factory=dict)
     called: dict[tuple[Computation, ...], Computation] = field(default_factory=dict)
+    splats: dict[Instruction, Literal | None] = field(default_factory=dict)
     limit: int = 0
 
 
@@ -206,7 +213,7 @@ def _value(walk: _Walk, node: Instruction, name: str, values: Sequence[Hashable]
 def _one_value(walk: _Walk, group: Group) -> Instruction:
     """Tensors of one value each, which the importer has folded where they are small alone: it folds
     no more than 10 MiB."""
-    first, folded = group[0], [_splat(node, {}) for node in group]
+    first, folded = group[0], [_splat(walk, node) for node in group]
     values = [value for value in folded if value is not None]
     if len(values) < len(group):
         raise _refused(walk, first, f"opcodes {sorted({n.opcode for n in group})}")
@@ -214,24 +221,29 @@ def _one_value(walk: _Walk, group: Group) -> Instruction:
     return builder.broadcast(_scalar(walk, first, values), shape.dims, ())
 
 
-def _splat(node: Instruction, known: dict[Instruction, Literal | None]) -> Literal | None:
-    """What every element of a tensor made of constants is, if it is made element by element."""
-    if node not in known:
-        value = node.get("value")
-        if isinstance(value, Literal) and value.array.size:
-            element = from_array(value.array.reshape(-1)[0], value.dtype)
-            known[node] = element if value.data == element.data * value.array.size else None
-        elif node.opcode in (op.BROADCAST, op.RESHAPE):
-            known[node] = _splat(node.operands[0], known)
-        elif node.operands and op.record(node.opcode).kind in op.POINTWISE:
-            parts = [_splat(operand, known) for operand in node.operands]
-            arrays = [part.array for part in parts if part is not None]
-            one = len(arrays) == len(parts)
-            made = np.asarray(apply(node, arrays)) if one else None
-            known[node] = None if made is None else from_array(made, node.shape.dtype)
-        else:
-            known[node] = None
-    return known[node]
+def _splat(walk: _Walk, root: Instruction) -> Literal | None:
+    """What every element of a tensor made of constants is, if it is made element by element. No
+    recursion: a stranger's graph may be deep."""
+    known = walk.splats
+    for node in topological((root,)):
+        if node not in known:
+            known[node] = _splat_of(node, [known[operand] for operand in node.operands])
+    return known[root]
+
+
+def _splat_of(node: Instruction, operands: Sequence[Literal | None]) -> Literal | None:
+    value = node.get("value")
+    if isinstance(value, Literal) and value.array.size:
+        element = from_array(value.array.reshape(-1)[0], value.dtype)
+        return element if value.data == element.data * value.array.size else None
+    known = [operand.array for operand in operands if operand is not None]
+    if not operands or len(known) < len(operands):
+        return None
+    if node.opcode in (op.BROADCAST, op.RESHAPE):
+        return operands[0]
+    if op.record(node.opcode).kind not in op.POINTWISE:
+        return None
+    return from_array(np.asarray(apply(node, known)), node.shape.dtype)
 
 
 def _constant(walk: _Walk, group: Group, shape: Shape) -> Instruction:

@@ -38,7 +38,7 @@ def splat_of(node: Instruction) -> Literal | None:
     return None
 
 
-def nothing(node: Instruction) -> Instruction | None:
+def zero_sized(node: Instruction) -> Instruction | None:
     """A part without elements is of nothing in particular, and padded it is padding."""
     shape = node.shape
     if shape.size == 0:

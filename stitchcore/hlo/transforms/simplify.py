@@ -50,7 +50,7 @@ def _rule(function: Rule, *opcodes: str) -> NamedRule:
 
 
 RULES: tuple[NamedRule, ...] = (
-    _rule(rules_fold.nothing, op.SLICE, op.REVERSE, op.PAD),
+    _rule(rules_fold.zero_sized, op.SLICE, op.REVERSE, op.PAD),
     _rule(rules_fold.fold_constants, *_ELEMENTWISE, op.REDUCE, op.RESHAPE, op.TRANSPOSE, op.SLICE,
           op.PAD, op.CONCATENATE, op.REVERSE),
     _rule(rules_fold.narrow_elementwise, *_ELEMENTWISE),
