@@ -306,7 +306,7 @@ def _lowered(
         prices,
         [
             *((v, choice.text("a later phase wants it")) for v, choice in plan.choices.items()),
-            *((v, choice.text("other sections want it")) for v, choice in shared.items()),
+            *((v, choice.text("its phase wants it again")) for v, choice in shared.items()),
         ],
         errors,
         mechanisms,

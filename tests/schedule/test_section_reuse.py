@@ -48,6 +48,17 @@ def two_phases(dims: tuple[int, int]) -> Module:
     return module_of([apply(op.DIVIDE, raised, broadcast(reduce(raised, (0,)), dims, (1,)))], [x])
 
 
+def pairs(dims: tuple[int, int, int]) -> Module:
+    """Of each pair of places in the middle dimension the exponential of their difference, added up
+    over the second: each place is read for all the others."""
+    x = parameter(0, dims)
+    dear = apply(op.TANH, apply(op.TANH, x))
+    batch, places, lanes = dims
+    whole = (batch, places, places, lanes)
+    first, second = (broadcast(dear, whole, (0, d, 3)) for d in (1, 2))
+    return module_of([reduce(apply(op.EXPONENTIAL, apply(op.SUBTRACT, first, second)), (2,))], [x])
+
+
 def paying(target: str, passes: bool) -> Device:
     """A device on which memory, or arithmetic, costs nothing."""
     device = DEVICES[target]
@@ -66,7 +77,10 @@ def computed(kernel: Kernel) -> int:
 
 @pytest.mark.parametrize("passes", [True, False])
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("make", [lambda: two_ways(2, (96, 160)), lambda: two_phases((96, 160))])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: two_ways(2, (96, 160)), lambda: two_phases((96, 160)), lambda: pairs((3, 8, 160))],
+)
 def test_both_ways_are_right(make: object, target: str, passes: bool) -> None:
     assert callable(make)
     module = make()
@@ -110,6 +124,18 @@ def test_sections_compute_again_what_is_cheaper_so(target: str, count: int, time
     assert len(large) == 2 - times
 
 
+def test_what_a_broadcast_repeats_is_stored_where_loops_come_to_it_again() -> None:
+    """48 places: 2 tanh an element instead of 98. What a row's lanes share is in a register."""
+    device = DEVICES["cpu-x86-64-v3"]
+    module = pairs((16, 48, 256))
+    kernel = schedule(whole(module), module, device, "pairs", verify=True)
+    assert computed(kernel) == 2 and len(kernel.phases) == 2
+    x, y = parameter(0, (256, 48)), parameter(1, (256, 48, 64))
+    along_lanes = broadcast(apply(op.TANH, apply(op.TANH, x)), (256, 48, 64), (0, 1))
+    module = module_of([apply(op.MULTIPLY, along_lanes, y)], [x, y])
+    assert len(schedule(whole(module), module, device, "lanes", verify=True).phases) == 1
+
+
 def test_explain_says_what_was_chosen_and_at_what_price(tmp_path: Path) -> None:
     path = tmp_path / "two.hlo"
     path.write_text(TEXT)
@@ -117,7 +143,7 @@ def test_explain_says_what_was_chosen_and_at_what_price(tmp_path: Path) -> None:
         stitch, ["explain", "t2", "--module", str(path), "--target", "sm_80"]
     )
     assert found.exit_code == 0, found.output
-    assert "kernel 0: computed again (other sections want it: scratch adds " in found.output
+    assert "kernel 0: computed again (its phase wants it again: scratch adds " in found.output
 
 
 TEXT = """HloModule two
