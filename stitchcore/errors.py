@@ -21,6 +21,7 @@ class Reason(Enum):
     SPARSE_VARIABLE = "sparse_variable"
     UNORDERED_VARIABLE = "unordered_variable"
     INPUT_PIPELINE = "input_pipeline"
+    FED_TENSOR = "fed_tensor"
     FEW_CALLS = "few_calls"
     INITIALIZATION = "initialization"
     KERNEL_RANDOM_STATE = "kernel_random_state"

@@ -249,7 +249,8 @@ def install_sessions(caller: Caller, chooser: Chooser, executor: str) -> None:
             targets = [*target_list, *[first] * mark]
             return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
 
-        key = (id(self), tuple(map(id, operations)), len(feed_dict))
+        # keyed by references, which hash as their tensors do
+        key = (id(self), tuple(map(id, operations)), frozenset(map(hash, feed_dict)))
         ours = bool(executor) and self._config.experimental.executor_type == executor
         return _call(caller, key, None, ours, chooser, run)
 

@@ -54,6 +54,15 @@ def why_left(graph: Any) -> Optional[str]:
     return None if "ReadVariableOp" in operations else reasons.INITIALIZATION
 
 
+def fed_between(graph: Any, fed: AbstractSet[str]) -> Optional[str]:
+    """A node that a session is fed though the graph computes it. Of a function's graph none: what
+    stays there and is not fetched is run for what it does."""
+    if any(node.op in ("_Arg", "_Retval") for node in graph.node):
+        return None
+    computed = (n.name for n in graph.node if not n.op.startswith("Placeholder"))
+    return next((name for name in computed if name in fed), None)
+
+
 def kind_of(graph: Any) -> str:
     """What a step is for, by what it does. An evaluation writes only what it counts."""
     writes = False

@@ -307,6 +307,10 @@ class Hook:
             return None
         graph_target = target.of_graph({node.device for node in graph.node}, self._target)
         preserve = frozenset(self._plugin.preserved(item))
+        fed = graphs.fed_between(graph, preserve.difference(self._plugin.fetched(item)))
+        if fed is not None:  # TensorFlow puts what is fed in its place after us
+            self._refuse("", reasons.FED_TENSOR, f"{fed} is computed, and fed")
+            return None
         records = self._plugin.shapes(item, [node.name for node in graph.node])
         annotated, types = graphs.annotate(graph, records)
         handed = redact.structure(annotated)

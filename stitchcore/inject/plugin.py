@@ -129,6 +129,7 @@ def _declare(library: Any) -> None:
         ("stitch_allocate", void, [size]),
         ("stitch_free", None, [void]),
         ("stitch_preserved", void, [void]),
+        ("stitch_fetched", void, [void]),
         ("stitch_shapes", void, [void, text, ctypes.POINTER(size)]),
         ("stitch_new_step", integer, []),
         ("stitch_step_arm", ctypes.POINTER(ctypes.c_int32), [integer]),
@@ -202,9 +203,17 @@ class Plugin:
 
     def preserved(self, item: int) -> List[str]:
         """Names of the nodes that must stay. Raises Refused(HOOK_ERROR)."""
-        buffer = self._library.stitch_preserved(item)
+        return self._names(self._library.stitch_preserved(item), "preserved")
+
+    def fetched(self, item: int) -> List[str]:
+        """Names of those of them that are fetched, or run for what they do; the others are fed.
+        Raises Refused(HOOK_ERROR)."""
+        names = self._names(self._library.stitch_fetched(item), "fetched")
+        return [name.split(":")[0] for name in names]
+
+    def _names(self, buffer: Any, which: str) -> List[str]:
         if not buffer:
-            raise reasons.Refused(reasons.HOOK_ERROR, "TensorFlow did not list preserved nodes")
+            raise reasons.Refused(reasons.HOOK_ERROR, f"TensorFlow did not list {which} nodes")
         try:
             return [name.decode() for name in ctypes.string_at(buffer).split(b"\n") if name]
         finally:

@@ -6,6 +6,7 @@ A test keeps it equal to `stitchcore.errors.Reason`.
 from __future__ import annotations
 
 INPUT_PIPELINE = "input_pipeline"
+FED_TENSOR = "fed_tensor"
 FEW_CALLS = "few_calls"
 INITIALIZATION = "initialization"
 COLLECTIVE = "collective"

@@ -15,6 +15,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.SPARSE_VARIABLE: "rows of its variable are looked up or updated one by one",
     Reason.UNORDERED_VARIABLE: "nothing orders this use of a variable and a write of it",
     Reason.INPUT_PIPELINE: "it belongs to the input pipeline",
+    Reason.FED_TENSOR: "the session is fed a tensor that the graph computes",
     Reason.FEW_CALLS: "the function was called too few times to be worth a compilation",
     Reason.INITIALIZATION: "the graph initializes variables and runs once",
     Reason.KERNEL_RANDOM_STATE: "TensorFlow's kernel keeps a random state of its own",
@@ -95,6 +96,7 @@ MENDS: Mapping[Reason, str] = {
     Reason.SPARSE_VARIABLE: "nothing: rows that are not touched are not read either",
     Reason.UNORDERED_VARIABLE: "build the step in a tf.function, which orders reads and writes",
     Reason.INPUT_PIPELINE: "nothing: it runs beside the step; tf.data's own options make it faster",
+    Reason.FED_TENSOR: "feed placeholders, and nothing that is computed from them",
     Reason.FEW_CALLS: "nothing for a short run: a step is worth it that is called again and again",
     Reason.INITIALIZATION: "nothing: it runs once",
     Reason.KERNEL_RANDOM_STATE: (

@@ -47,8 +47,9 @@ typedef int (*StitchGraphCallback)(const char* graph, size_t size, const void* i
 STITCH_EXPORT void stitch_set_callback(StitchGraphCallback callback);
 STITCH_EXPORT void* stitch_allocate(size_t size);
 STITCH_EXPORT void stitch_free(void* buffer);
-// Names to preserve, newline after each; to be freed.
+// Names to preserve, and those of them that are fetched, newline after each; to be freed.
 STITCH_EXPORT char* stitch_preserved(const void* item);
+STITCH_EXPORT char* stitch_fetched(const void* item);
 // Static shapes of the outputs of `names` (newline after each): for each output
 // [u32 node][u32 output][u32 length][OpInfo.TensorProperties]; to be freed.
 STITCH_EXPORT char* stitch_shapes(const void* item, const char* names, size_t* size);

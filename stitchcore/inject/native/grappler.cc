@@ -76,6 +76,8 @@ void* Find(const char* name) {
 struct GrapplerApi {
   decltype(&TF_GetNodesToPreserveListSize) preserve_size;
   decltype(&TF_GetNodesToPreserveList) preserve;
+  decltype(&TF_GetFetchNodesListSize) fetch_size;
+  decltype(&TF_GetFetchNodesList) fetch;
   decltype(&TF_NewGraphProperties) properties;
   decltype(&TF_DeleteGraphProperties) delete_properties;
   decltype(&TF_InferStatically) infer;
@@ -92,6 +94,8 @@ struct GrapplerApi {
   GrapplerApi() {
     Load(&preserve_size, "TF_GetNodesToPreserveListSize");
     Load(&preserve, "TF_GetNodesToPreserveList");
+    Load(&fetch_size, "TF_GetFetchNodesListSize");
+    Load(&fetch, "TF_GetFetchNodesList");
     Load(&properties, "TF_NewGraphProperties");
     Load(&delete_properties, "TF_DeleteGraphProperties");
     Load(&infer, "TF_InferStatically");
@@ -130,6 +134,27 @@ void AppendShapes(TF_GraphProperties* properties, uint32_t node, const std::stri
   }
 }
 
+// A list of an item's, a name a line; null where TensorFlow does not tell.
+char* Names(const void* opaque, decltype(GrapplerApi::preserve_size) size,
+            decltype(GrapplerApi::preserve) list) {
+  auto* item = static_cast<const TF_GrapplerItem*>(opaque);
+  TF_Status* status = TF_NewStatus();
+  int count = 0;
+  size_t bytes = 0;
+  size(item, &count, &bytes, status);
+  std::vector<char*> names(count);
+  std::vector<size_t> lengths(count);
+  std::vector<char> storage(bytes + 1);
+  list(item, names.data(), lengths.data(), count, storage.data(), bytes, status);
+  std::string text;
+  for (int i = 0; i < count && TF_GetCode(status) == TF_OK; i++) {
+    text.append(names[i], lengths[i]).append("\n");
+  }
+  bool ok = TF_GetCode(status) == TF_OK;
+  TF_DeleteStatus(status);
+  return ok ? Copy(text) : nullptr;
+}
+
 }  // namespace
 
 STITCH_EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams* parameters, TF_Status* status) {
@@ -147,24 +172,12 @@ void stitch_set_callback(StitchGraphCallback callback) { graph_callback = callba
 void* stitch_allocate(size_t size) { return malloc(size); }
 void stitch_free(void* buffer) { free(buffer); }
 
-char* stitch_preserved(const void* opaque) {
-  if (!Api().complete) return nullptr;
-  auto* item = static_cast<const TF_GrapplerItem*>(opaque);
-  TF_Status* status = TF_NewStatus();
-  int count = 0;
-  size_t bytes = 0;
-  Api().preserve_size(item, &count, &bytes, status);
-  std::vector<char*> names(count);
-  std::vector<size_t> lengths(count);
-  std::vector<char> storage(bytes + 1);
-  Api().preserve(item, names.data(), lengths.data(), count, storage.data(), bytes, status);
-  std::string text;
-  for (int i = 0; i < count && TF_GetCode(status) == TF_OK; i++) {
-    text.append(names[i], lengths[i]).append("\n");
-  }
-  bool ok = TF_GetCode(status) == TF_OK;
-  TF_DeleteStatus(status);
-  return ok ? Copy(text) : nullptr;
+char* stitch_preserved(const void* item) {
+  return Api().complete ? Names(item, Api().preserve_size, Api().preserve) : nullptr;
+}
+
+char* stitch_fetched(const void* item) {
+  return Api().complete ? Names(item, Api().fetch_size, Api().fetch) : nullptr;
 }
 
 char* stitch_shapes(const void* opaque, const char* names, size_t* size) {
