@@ -4,11 +4,12 @@ Sizes are given one after another, each a prime of its own, the later ones left 
 inference refuses beside those before it is tried, in this order, as equal to another, as a small
 size (as many places as a table of positions has at the most), as a multiple of a small number (a
 batch that is cut in parts), with two of those before it made equal, as the half, double, ... of
-another, as sum or difference of two, as equal to another with two of those before it made equal,
-and at last as one of the numbers that the graph has for sizes (a recurrent step by hand, whose
-state is made for batches of 4). Primes keep coincidences out: no double or half of some is another,
-nor is any a part of one of those numbers; sums, differences and numbers must do at other primes as
-well.
+another, as one more or one less than another (the splits of ragged rows beside a batch), as sum or
+difference of two, as equal to another with two of those before it made equal, or with one of them
+made one more or one less than that other, and at last as one of the numbers that the graph has for
+sizes (a recurrent step by hand, whose state is made for batches of 4). Primes keep coincidences
+out: no double or half of some is another, nor is any a part of one of those numbers; sums,
+differences and numbers must do at other primes as well.
 
 What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
 would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
@@ -50,8 +51,11 @@ SMALL = (13, 11, 7, 5)
 MOST_NUMBERS = 16
 """Numbers that are tried for a size that is no relation of others."""
 
+ONE = ""
+"""What stands for the number 1 among symbols."""
+
 Linear = Mapping[str, Fraction]
-"""Symbols with their factors; their sum is a size."""
+"""Symbols, or ONE, with their factors; their sum is a size."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,8 @@ class _Search:
 
     def symbols(self) -> list[str]:
         """In order of appearance."""
-        return list(dict.fromkeys(symbol for linear in self.placed.values() for symbol in linear))
+        every = dict.fromkeys(symbol for linear in self.placed.values() for symbol in linear)
+        return [symbol for symbol in every if symbol != ONE]
 
     def accepted(
         self,
@@ -171,7 +176,7 @@ class _Search:
         factors = {**self.units, **(units or {})}
         primes = self.primes if primes is None else primes
         sizes = {name: prime * factors.get(name, 1) for name, prime in primes.items()}
-        sizes |= ones or {}
+        sizes |= {ONE: 1, **(ones or {})}
         totals = {
             name: sum(factor * sizes[symbol] for symbol, factor in linear.items())
             for name, linear in relations.items()
@@ -222,7 +227,8 @@ class _Search:
             others = [symbol for symbol in known if symbol not in pair]
             if any(self._place_beside_equals(name, own, *pair) for own in (*others, pair[0])):
                 return
-        self._place_as_number(name)
+        if not self._place_beside_next(name, known[:MOST_PAIRED]):
+            self._place_as_number(name)
 
     def _place_as_bounded(self, name: str) -> bool:
         """Whether `name` can be itself where it is small: places in a table of positions. What goes
@@ -248,7 +254,11 @@ class _Search:
             return False, False
         one = known[0]
         equal = {
-            other: {one: sum(linear.values(), Fraction(0))} for other, linear in self.placed.items()
+            other: {
+                one: sum((of for symbol, of in linear.items() if symbol != ONE), Fraction(0)),
+                ONE: linear.get(ONE, Fraction(0)),
+            }
+            for other, linear in self.placed.items()
         }
         units = {one: math.lcm(*(self.units.get(symbol, 1) for symbol in known))}
         itself, same = ({own: Fraction(1)} for own in (name, one))
@@ -260,7 +270,8 @@ class _Search:
     def _place_beside_equals(self, name: str, own: str, first: str, second: str) -> bool:
         """Whether `name` can be as `own` is once two symbols before it are equal: inference may see
         that these meet only where `name` is known."""
-        merged = {other: _renamed(linear, second, first) for other, linear in self.placed.items()}
+        one = {first: Fraction(1)}
+        merged = {other: _replaced(linear, second, one) for other, linear in self.placed.items()}
         merged[name] = {own: Fraction(1)}
         unit = math.lcm(self.units.get(first, 1), self.units.get(second, 1))
         accepted = self.accepted(merged, {first: unit})
@@ -269,6 +280,25 @@ class _Search:
             self.units[first] = unit
             self.assumed |= {first, own} - {name}
         return accepted
+
+    def _place_beside_next(self, name: str, known: Sequence[str]) -> bool:
+        """Whether `name` can be as another once a third is one more, or less: of ragged rows their
+        splits, where `name` is what they are as a tensor, and the other a batch."""
+        for own in known:
+            itself = {own: Fraction(1)}
+            alone = {other: linear for other, linear in self.placed.items() if linear == itself}
+            if not self.accepted({**alone, name: itself}):
+                continue
+            for third, one in itertools.product(known, (1, -1)):
+                if third == own or self.units.get(third, 1) != 1:
+                    continue
+                beside = {own: Fraction(1), ONE: Fraction(one)}
+                merged = {n: _replaced(linear, third, beside) for n, linear in self.placed.items()}
+                if self.holds({**merged, name: itself}, {}):
+                    self.placed = {**merged, name: itself}
+                    self.assumed.add(own)
+                    return True
+        return False
 
     def _place_as_number(self, name: str) -> None:
         """What others were found to be is tried first; one of which a multiple would do as well is
@@ -313,7 +343,7 @@ class _Search:
 
     def _most_used(self) -> list[str]:
         used = Counter(symbol for linear in self.placed.values() for symbol in linear)
-        return [symbol for symbol, _ in used.most_common()]
+        return [symbol for symbol, _ in used.most_common() if symbol != ONE]
 
     def _relations(self, known: Sequence[str]) -> Iterator[tuple[Linear, dict[str, int]]]:
         """Multiples, parts, sums and differences of symbols, and the units that make them whole."""
@@ -321,6 +351,8 @@ class _Search:
             for ratio in RATIOS:
                 unit = math.lcm(self.units.get(symbol, 1), ratio.denominator)
                 yield {symbol: ratio}, {symbol: unit}
+        for symbol, one in itertools.product(known[:MOST_PAIRED], (1, -1)):
+            yield {symbol: Fraction(1), ONE: Fraction(one)}, {}
         for first, second in itertools.permutations(known[:MOST_PAIRED], 2):
             if first < second:
                 yield {first: Fraction(1), second: Fraction(1)}, {}
@@ -331,16 +363,17 @@ class _Search:
         for name, linear in self.placed.items():
             total: Dim = 0
             for symbol, factor in linear.items():
-                total = total + dims.symbol(symbol) * int(factor * self.units.get(symbol, 1))
+                whole = int(factor * self.units.get(symbol, 1))
+                total = total + (whole if symbol == ONE else dims.symbol(symbol) * whole)
             sizes[name] = total
         point = {symbol: self.primes[symbol] for symbol in self.symbols()}
         assumed, bounded = (frozenset(names & {*point}) for names in (self.assumed, self.bounded))
         return SizeConstraints(sizes, assumed, point, bounded)
 
 
-def _renamed(linear: Linear, old: str, new: str) -> Linear:
+def _replaced(linear: Linear, old: str, new: Linear) -> Linear:
     factors: dict[str, Fraction] = {}
     for symbol, factor in linear.items():
-        symbol = new if symbol == old else symbol
-        factors[symbol] = factors.get(symbol, Fraction(0)) + factor
+        for own, share in (new if symbol == old else {symbol: Fraction(1)}).items():
+            factors[own] = factors.get(own, Fraction(0)) + factor * share
     return factors

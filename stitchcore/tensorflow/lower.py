@@ -27,6 +27,7 @@ from stitchcore.tensorflow import lookups, op_allowlist, placement, semantics
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.node_roles import value_like
 from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.size_values import OF_SHAPES
 from stitchcore.tensorflow.symbolic_sizes import points
 from stitchcore.tensorflow.updates import UPDATES, flag_of
 from stitchcore.tensorflow.variables import resolve
@@ -54,7 +55,8 @@ class Subgraph:
     `origins[k]` is the partition's number of the node that is called n{k} here (for reports).
     `kind` is that of the device whose rules its operations follow (semantics.py). Where symbols
     depend on each other, `points` and `judged` are sizes that go together, to lower and to judge.
-    `own` are symbols that the graph has not, with what each is of the graph's.
+    `own` are symbols that the graph has not, with what each is of the graph's. `unfolded` are nodes
+    that are to be lowered as operations, though they are made of sizes alone.
     """
 
     graph: Any
@@ -67,6 +69,7 @@ class Subgraph:
     points: tuple[Mapping[str, int], ...] = ()
     judged: Mapping[str, int] = field(default_factory=dict)
     own: Mapping[str, Dim] = field(default_factory=dict)
+    unfolded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,33 @@ class _Builder:
             self.partition.kind,
             *self._together(symbols, own),
             own,
+            self._unfolded(),
         )
+
+    def _unfolded(self) -> frozenset[str]:
+        """Nodes of unknown size that are made of sizes alone, in exact operations alone. TensorFlow
+        would make constants of them, at sizes where all of |i - j| may be within 64."""
+        fixed: set[str] = set()
+        for node in self.result.node:
+            made_of = (name.split(":")[0] for name in node.input)
+            if node.op in OF_SHAPES or all(name in fixed for name in made_of):
+                fixed.add(node.name)
+        inexact: set[str] = set()
+        found: set[str] = set()
+        for node, origin in zip(reversed(self.result.node), reversed(self.origins), strict=True):
+            if node.name not in fixed or node.op in OF_SHAPES:
+                continue
+            if node.op != "Const" and node.op not in op_allowlist.EXACT:
+                inexact.add(node.name)
+            if node.name in inexact:
+                inexact.update(name.split(":")[0] for name in node.input)
+            elif node.op != "Const" and self._is_sized(origin):
+                found.add(node.name)
+        return frozenset(found)
+
+    def _is_sized(self, i: int) -> bool:
+        edges = (Edge(i, port) for port in range(len(self.index.output_types[i])))
+        return any(size < 0 for edge in edges for size in self.index.shape(edge) or ())
 
     def _together(
         self, symbols: Iterable[str], own: Mapping[str, Dim]
@@ -337,6 +366,9 @@ def as_function(function: Subgraph, jit: bool) -> Any:
     return tf.function(region, jit_compile=jit, autograph=False)
 
 
+NEVER_FOLDED = "_scoped_allocator"
+"""Nodes with this attribute are not folded (tensorflow/core/common_runtime/constant_folding.cc)."""
+
 IMPORTER = "/job:localhost/replica:0/task:0/device:CPU:0"
 """Whose importer is asked: what it makes is the same for every target (semantics.py has the rules
 of GPUs), and where TensorFlow sees a GPU it would ask that one's."""
@@ -346,6 +378,9 @@ def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
         graph = semantics.rewrite(function.graph, _input_shapes(function, point), function.kind)
+        for node in graph.node if function.symbols else ():
+            if node.name in function.unfolded:
+                node.attr[NEVER_FOLDED].b = True
         exact = replace(function, graph=graph)
         ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
         text = ir(stage="hlo", device_name=IMPORTER)

@@ -196,6 +196,17 @@ ASSIGNMENTS = {
 """Dense writes of a variable: the operation that makes the new value, None where it is given."""
 
 
+EXACT = frozenset(
+    """
+    Abs Add AddV2 BroadcastTo Cast ClipByValue ConcatV2 Equal ExpandDims Fill Floor FloorDiv
+    FloorMod Greater GreaterEqual Identity Less LessEqual LogicalAnd LogicalNot LogicalOr
+    MatrixBandPart Maximum Minimum Mul Neg NotEqual OneHot OnesLike Pack RealDiv Range Reshape
+    Select SelectV2 Sign Square Squeeze StridedSlice Sub Tile Transpose ZerosLike
+    """.split()
+)
+"""Operations of which a kernel's result is TensorFlow's bit for bit, for the same inputs."""
+
+
 def bitcast_is_allowed(source: str, target: str) -> bool:
     """Whether bits become others one by one: of one width, and any is a value."""
     sizes = {dtypes.as_dtype(t).size for t in (source, target)}

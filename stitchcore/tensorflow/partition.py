@@ -15,6 +15,7 @@ from typing import Any
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
+from stitchcore.hlo.ir.dim import Dim
 from stitchcore.inject.digest import LOOP_BACK
 from stitchcore.tensorflow import (
     constant_operands,
@@ -28,7 +29,7 @@ from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.node_roles import Classes, Part, classify
 from stitchcore.tensorflow.recomputed_shapes import recompute
 from stitchcore.tensorflow.shape_inference import infer_shapes
-from stitchcore.tensorflow.size_values import begin_within, unfit
+from stitchcore.tensorflow.size_values import begin_within, of_sizes
 from stitchcore.tensorflow.symbolic_sizes import Sizes, resolve
 from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, analyse
@@ -79,6 +80,7 @@ class Partition:
     the names that must stay: together they give the canonical ids. `kind` is that of the device
     whose kernels regions become. Nodes in `recomputed` are not in the request: each stands for a
     tensor of it (recomputed_shapes.py).
+    Kernels are not what clones in `otherwise` are where one of their polynomials is positive.
     """
 
     request: Any
@@ -91,6 +93,7 @@ class Partition:
     refusals: tuple[Refusal, ...]
     kind: str = placement.CPU
     recomputed: Mapping[int, Edge] = field(default_factory=dict)
+    otherwise: Mapping[int, tuple[Dim, ...]] = field(default_factory=dict)
 
 
 def partition(
@@ -117,16 +120,17 @@ def partition(
     left_out = dict.fromkeys(_summed_by_numbers(indexed, sizes), Reason.DOES_NOT_UNIFY)
     left_out |= dict.fromkeys(begin_within(indexed, sizes), Reason.DOES_NOT_UNIFY)
     copied = classify(indexed, variables, left_out, kind, multiplies).parts
-    left_out |= dict.fromkeys(unfit(indexed, copied, sizes), Reason.DOES_NOT_UNIFY)
+    values = of_sizes(indexed, copied, sizes)
+    left_out |= dict.fromkeys(values.unfit, Reason.DOES_NOT_UNIFY)
     left_out |= {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
         classes = classify(indexed, variables, left_out, kind, multiplies)
         groups, circular = grouped(indexed, classes, variables, executor)
-        crossing = _crossing_unranked(indexed, groups, must_stay)
+        crossing = _crossing_unsized(indexed, sizes, classes, groups, must_stay)
         if not crossing and not circular:
             break
-        left_out |= dict.fromkeys(crossing, Reason.UNKNOWN_RANK)
+        left_out |= crossing
         left_out |= dict.fromkeys(circular, Reason.CYCLE)
     regions: list[Region] = []
     refusals: list[Refusal] = []
@@ -153,6 +157,7 @@ def partition(
         tuple(refusals),
         kind,
         recomputed,
+        values.otherwise,
     )
 
 
@@ -178,22 +183,34 @@ def grouped(
     return _without_cycles(graph, classes, variables, placed, groups)
 
 
-def _crossing_unranked(
-    graph: GraphIndex, groups: Iterable[Sequence[int]], must_stay: set[int]
-) -> set[int]:
-    """Members with a tensor of unknown rank that enters or leaves their region."""
-    crossing = set()
+def _crossing_unsized(
+    graph: GraphIndex,
+    sizes: Sizes,
+    classes: Classes,
+    groups: Iterable[Sequence[int]],
+    must_stay: set[int],
+) -> dict[int, Reason]:
+    """Members with a tensor of unknown rank or size that enters their region, also by what is
+    copied for them, or with one of unknown rank that leaves it; and which it is."""
+    crossing: dict[int, Reason] = {}
     for group in groups:
         inside = set(group)
         for i in group:
-            for tensor in graph.data[i]:
+            stack, seen = list(graph.data[i]), set(graph.data[i])
+            while stack:
+                tensor = stack.pop()
                 if graph.dtype(tensor) == "resource" or tensor.node in inside:
                     continue
-                if graph.shape(tensor) is None:
-                    crossing.add(i)
+                if classes.parts[tensor.node] is Part.CLONE:
+                    stack += (read := set(graph.data[tensor.node]) - seen)
+                    seen |= read
+                elif (shape := graph.shape(tensor)) is None:
+                    crossing[i] = Reason.UNKNOWN_RANK
+                elif any(sizes.dim(size) is None for size in shape):
+                    crossing[i] = Reason.DOES_NOT_UNIFY
         for tensor in _results(graph, inside, group, must_stay):
             if graph.shape(tensor) is None:
-                crossing.add(tensor.node)
+                crossing[tensor.node] = Reason.UNKNOWN_RANK
     return crossing
 
 

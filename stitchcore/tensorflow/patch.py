@@ -10,7 +10,7 @@ are those that the region's own nodes read, and what has no inputs waits for som
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -395,7 +395,8 @@ class _RegionPatch:
         """`rows`: how many, or the tensor that says so."""
         node = lookups.verifier(self.graph, member)
         if node.op == lookups.SEGMENT_SUM:
-            count = rows if isinstance(rows, str) else self._const(np.asarray(rows, np.int32))
+            counted = self.graph.dtype(self.graph.data[member][2])
+            count = rows if isinstance(rows, str) else self._const(np.asarray(rows, counted))
             operands = (indices, indices, count)
         else:
             table = self._const(np.asarray(0, np.uint8), (int(rows),))
@@ -541,9 +542,10 @@ class _RegionPatch:
 
     def _with_parts(self, launch: RegionLaunch, guards: list[Guard]) -> list[Guard]:
         """Guards by which the launch is left to its fallback, too, where a part of a tensor would
-        not lie within it: a size that is checked is larger by as much."""
+        not lie within it, or a value is another one at so small sizes: a size that is checked is
+        larger by as much."""
         excess: index.Index = 0
-        for dim in self.program.never_positive:
+        for dim in dict.fromkeys((*self.program.never_positive, *self._otherwise())):
             if dims.symbols_of(dim) <= {*launch.kernel.symbols}:
                 excess = index.add(excess, index.maximum(0, index.from_dim(dim)))
         if excess == 0:
@@ -555,6 +557,16 @@ class _RegionPatch:
         first, *others = guards[number].dims
         checked = Guard(guards[number].op_input, (index.add(first, excess), *others))
         return [*guards[:number], checked, *guards[number + 1 :]]
+
+    def _otherwise(self) -> Iterator[Dim]:
+        """What must not be positive for copied values to be what kernels take them for. Of sizes
+        that the function knows as a product alone, that must be no less than two."""
+        for clone in self.region.clones:
+            for dim in self.partition.otherwise.get(clone, ()):
+                yield dim
+                for fresh, product in self.function.own.items():
+                    if dims.symbols_of(dim) <= dims.symbols_of(product):
+                        yield 2 - dims.symbol(fresh)
 
     def _handle(self, variable: Edge) -> str:
         return self.builder.tensor(self.handles[variable])

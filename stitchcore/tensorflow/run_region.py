@@ -20,7 +20,8 @@ NO_ROOM = (
 
 def runner(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     """The region as TensorFlow computes it. Tensors of the last arguments are kept, so that timing
-    the same arrays again does not time their copies."""
+    the same arrays again does not time their copies. It raises
+    Refused(DATA_DEPENDENT_ERROR) where TensorFlow ends with an error of theirs."""
     return _with_tensors(as_function(function, jit=False))
 
 
@@ -45,7 +46,14 @@ def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
     tensors_of = _cached_tensors()
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        return [_array(result) for result in region(*tensors_of(arrays))]
+        try:
+            results = region(*tensors_of(arrays))
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
+            words = [line.strip() for line in error.message.splitlines() if line.strip()]
+            told = next((line for line in reversed(words) if not line.startswith("[[")), "")
+            detail = f"TensorFlow ends with an error on drawn data: {told}"
+            raise Refused("region", Reason.DATA_DEPENDENT_ERROR, detail) from error
+        return [_array(result) for result in results]
 
     return run
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from stitchcore.errors import REPORTED
 from stitchcore.hlo.ir import attributes
@@ -63,6 +63,18 @@ class _Writer:
         node = self._graph.node.add(name=self._named(last), op=operation, input=inputs)
         for name, value in (types or {"T": self.dtype}).items():
             node.attr[name].type = value
+        return str(node.name)
+
+    def alone(self, operation: str, value: str, last: bool) -> str:
+        """An operation of one value of the node's type, as a graph on a CPU has it."""
+        formula = REWRITES.get((operation, placement.CPU))
+        if formula is None:
+            return self(operation, value, last=last)
+        node = node_def_pb2.NodeDef(name=self._named(last), op=operation, input=(value,))
+        node.attr["T"].type = self.dtype
+        writer = _Writer(self._graph, node, self._shapes, self._constants)
+        writer._count = self._count  # names of the last one's parts begin with this node's, too
+        formula(writer)
         return str(node.name)
 
     def copy(
@@ -359,6 +371,15 @@ def _swish(write: _Writer) -> None:
     write("Mul", x, write("Sigmoid", x), last=True)
 
 
+def _composition(write: _Writer) -> None:
+    """One operation after the other, each as it is alone (core/kernels/unary_ops_composition.cc):
+    XLA rounds halves away from zero in one."""
+    (value,) = write.inputs
+    names = [name.decode() for name in write.node.attr["op_names"].list.s]
+    for number, name in enumerate(names, 1):
+        value = write.alone(name, value, last=number == len(names))
+
+
 def _layer_norm(write: _Writer) -> None:
     """Over the last axis, by the biased variance (core/kernels/mkl/mkl_layer_norm_op.cc)."""
     x, scale, offset = write.inputs
@@ -599,6 +620,7 @@ REWRITES: dict[tuple[str, str], _Rewrite] = {
     ("_FusedBatchNormEx", placement.CPU): _fused_batch_norm,
     **{("_FusedMatMul", kind): _fused_product for kind in placement.KINDS},
     ("_MklSwish", placement.CPU): _swish,
+    ("_UnaryOpsComposition", placement.CPU): _composition,
     ("_MklLayerNorm", placement.CPU): _layer_norm,
     ("_FusedBatchNormEx", placement.GPU): _fused_batch_norm_on_gpu,
     ("FusedBatchNormV3", placement.GPU): _batch_norm_on_gpu,

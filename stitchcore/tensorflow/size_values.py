@@ -4,15 +4,19 @@ Shape arithmetic and numbers made of sizes are copied into regions, and what the
 the sizes at which a region is lowered (hlo/symbolic). No polynomial is a size modulo 8, or whether
 it is above 100; and the smaller one of a size and 128 is the size itself wherever it was looked at.
 So they are evaluated by TensorFlow, at those sizes, at large ones and at small ones: what is not
-there what it seems is left to TensorFlow, whose value a kernel may take as an input. A length after
-constant strides is such a value too, but for that it is in no tensor: the operation with which it
-begins stays TensorFlow's.
+there what it seems is left to TensorFlow, whose value a kernel may take as an input. What is
+something else at sizes of 1 or 0 alone, as in a sum over max(n, 1), is copied all the same, and
+kernels are left to their fallbacks where a size is so small. A length after constant strides is
+such a value too, but for that it is in no tensor: the operation with which it begins stays
+TensorFlow's.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.literal import from_array
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim, fit_scalar
@@ -31,7 +36,11 @@ Point = Mapping[str, int]
 Values = Mapping[Edge, np.ndarray[Any, Any]]
 
 SMALLEST = 2
-"""Of the first symbol; 1 broadcasts, and 0 is nothing."""
+"""Of the first symbol, where all are small; 1 broadcasts, and 0 is nothing."""
+
+BROADCASTS = frozenset({"BroadcastGradientArgs", "BroadcastArgs"})
+"""Of these nothing is asked at sizes of 1 or 0: which axes a gradient is summed over is another
+thing there, and the sum over one element the same."""
 
 OF_SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 
@@ -52,28 +61,47 @@ def _symbols(graph: GraphIndex, sizes: Sizes, tensors: Iterable[Edge]) -> set[st
     return {name for dim in known if dim is not None for name in dims.symbols_of(dim)}
 
 
-def unfit(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> set[int]:
-    """Clones of which a value is no polynomial of sizes, nor a quotient of two, or is one where
-    sizes are neither small nor large alone; without those that are made of others."""
-    of_sizes = _of_sizes(graph, parts)
-    if not of_sizes:
-        return set()
+@dataclass(frozen=True)
+class SizeValues:
+    """Clones that are `unfit`: a value of them is no polynomial of sizes, nor a quotient of two, or
+    is one where sizes are neither small nor large alone; without those that are made of others. And
+    by other clones, polynomials of which one is positive where the clone is `otherwise`."""
+
+    unfit: frozenset[int] = frozenset()
+    otherwise: Mapping[int, tuple[Dim, ...]] = field(default_factory=dict)
+
+
+def of_sizes(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> SizeValues:
+    """What is to be known of the values that `parts` would have copied."""
+    clones = _of_sizes(graph, parts)
+    if not clones:
+        return SizeValues()
     near = sizes.points or points(sizes.symbols)
     # What others are derived of goes with them at the points that are known alone.
     free = {name: size for name, size in near[0].items() if name not in sizes.derived}
     alone = [name for name in free if name not in sizes.bounded]
     small = {name: SMALLEST + k for k, name in enumerate(alone)}
     further = [*sizes.large, *({**free, name: LARGE[-1]} for name in alone), {**free, **small}]
-    made = _Evaluator(graph, sizes, of_sizes).values([*near, *further])
-    seen, beyond = made[: len(near)], list(zip(further, made[len(near) :], strict=True))
-    found: set[int] = set()
+    least = [{name: size} for size in (1, 0) for name in free]
+    if len(free) > 1:
+        least.append(dict.fromkeys(free, 1))
+    few = [{**free, **sizes_} for sizes_ in least]
+    made = iter(_Evaluator(graph, sizes, clones).values([*near, *further, *few]))
+    seen = list(itertools.islice(made, len(near)))
+    beyond = list(zip(further, itertools.islice(made, len(further)), strict=True))
+    smallest = list(zip(least, few, made, strict=True))
+    unfit: set[int] = set()
     made_of: set[int] = set()
+    broadcasts: set[int] = set()
+    otherwise: dict[int, tuple[Dim, ...]] = {}
     for i in graph.order:
-        if i not in of_sizes or graph.nodes[i].op in OF_SHAPES:
+        if i not in clones or graph.nodes[i].op in OF_SHAPES:
             continue
-        if any(tensor.node in found | made_of for tensor in graph.data[i]):
+        if any(tensor.node in unfit | made_of for tensor in graph.data[i]):
             made_of.add(i)  # no clone any more
             continue
+        if graph.nodes[i].op in BROADCASTS or any(t.node in broadcasts for t in graph.data[i]):
+            broadcasts.add(i)
         for port in range(len(graph.output_types[i])):
             edge = Edge(i, port)
             arrays = [values[edge] for values in seen if edge in values]
@@ -82,10 +110,84 @@ def unfit(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> set[int]:
                 continue
             try:
                 if not _fits(arrays, near, others):
-                    found.add(i)
+                    unfit.add(i)
+                    break
             except _Overflow as overflow:
                 beyond = [one for one in beyond if one[0] != overflow.point]
-    return found
+            there = [
+                (own, at, told[edge])
+                for own, at, told in (() if i in broadcasts else smallest)
+                if edge in told and _reaches(graph, parts, sizes, i, at)
+            ]
+            found = _otherwise(arrays, near, there)
+            if found and all(np.array_equal(array, arrays[0]) for array in arrays):
+                unfit.add(i)  # no kernel would know the size that it depends on
+                break
+            otherwise[i] = otherwise.get(i, ()) + found
+    return SizeValues(frozenset(unfit), {i: found for i, found in otherwise.items() if found})
+
+
+def _reaches(
+    graph: GraphIndex, parts: Sequence[Part], sizes: Sizes, clone: int, point: Point
+) -> bool:
+    """Whether a member makes any element of it at `point`: by how many a mean divides its gradient
+    is another number where there is none, and divides nothing."""
+    stack, seen = [clone], {clone}
+    while stack:
+        for consumer, _ in graph.consumers[stack.pop()]:
+            if consumer in seen:
+                continue
+            seen.add(consumer)
+            if parts[consumer] is Part.CLONE:
+                stack.append(consumer)
+            elif parts[consumer] is Part.MEMBER:
+                outputs = range(len(graph.output_types[consumer]))
+                shapes = [graph.shape(Edge(consumer, port)) for port in outputs]
+                if not all(_is_empty(sizes, shape, point) for shape in shapes):
+                    return True
+    return False
+
+
+def _is_empty(sizes: Sizes, shape: Sequence[int] | None, point: Point) -> bool:
+    known = [sizes.dim(size) for size in shape or ()]
+    return any(
+        dims.evaluate(dim, point) == 0
+        for dim in known
+        if dim is not None and dims.symbols_of(dim) <= point.keys()
+    )
+
+
+def _otherwise(
+    seen: Sequence[np.ndarray[Any, Any]],
+    near: Sequence[Point],
+    smallest: Sequence[tuple[Point, Point, np.ndarray[Any, Any]]],
+) -> tuple[Dim, ...]:
+    """Polynomials of which one is positive where sizes are so small that the value is something
+    else. `smallest`: sizes of 1 or 0, the point that has them, and the value there."""
+    found: list[Dim] = []
+    for sizes, point, value in smallest:
+        told = [dims.evaluate(dim, point) > 0 for dim in found]
+        try:
+            if any(told) or _fits(seen, near, [(point, value)]):
+                continue
+        except _Overflow:
+            continue
+        depends = [name for name in sizes if len(sizes) == 1 or _depends(seen, near, name)]
+        total: Dim = 1
+        for name in depends:
+            total = total + (sizes[name] - dims.symbol(name))
+        found.append(total)
+    return tuple(found)
+
+
+def _depends(seen: Sequence[np.ndarray[Any, Any]], near: Sequence[Point], name: str) -> bool:
+    """Whether the value is another one where `name` is the only symbol of another size."""
+    base, own = near[0], seen[0]
+    return any(
+        not np.array_equal(array, own)
+        for point, array in zip(near, seen, strict=True)
+        if {other for other in base if point[other] != base[other]} == {name}
+    )
 
 
 class _Overflow(Exception):
@@ -159,7 +261,7 @@ class _Evaluator:
         return f"n{tensor.node}:{tensor.port}"
 
     def values(self, points: Sequence[Point]) -> list[Values]:
-        """At each of these, where it tells; none where an operation takes it for an error."""
+        """At each of these, where it tells."""
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
         with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
             try:
@@ -179,17 +281,29 @@ class _Evaluator:
                     value = self._said(i, port, {})
                 name = f"n{i}_{port}:0"
                 handed[name] = np.asarray(value, tf.as_dtype(kind).as_numpy_dtype)
-        try:
-            made = session.run([self._name(edge) for edge in self.wanted], handed)
-        except tf.errors.OpError:
-            return {}
         found: dict[Edge, np.ndarray[Any, Any]] = {}
-        for edge, value in zip(self.wanted, made, strict=True):
+        for edge, value in self._run(session, handed):
             if any(tensor.node in untold for tensor in self.graph.data[edge.node]):
                 untold.add(edge.node)
             else:
                 found[edge] = value
         return found
+
+    def _run(
+        self, session: Any, handed: Mapping[str, Any]
+    ) -> Iterator[tuple[Edge, np.ndarray[Any, Any]]]:
+        """All that is wanted, but for what an operation takes for an error."""
+        try:
+            made = session.run([self._name(edge) for edge in self.wanted], handed)
+            yield from zip(self.wanted, made, strict=True)
+            return
+        except tf.errors.OpError:
+            pass
+        for edge in self.wanted:
+            try:
+                yield edge, session.run(self._name(edge), handed)
+            except tf.errors.OpError:
+                continue
 
     def _said(self, i: int, port: int, point: Point) -> Any:
         """What an operation of shapes says where its symbols are so large; None where nothing tells

@@ -552,19 +552,24 @@ def _refused_one(inference: _Inference, constraints: equal_sizes.SizeConstraints
 
 
 def _uses(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> dict[str, int]:
-    """How many unknown dimensions of the graph are multiples of each symbol: its size at
-    `constraints.point` divides no other's."""
+    """How many unknown dimensions of the graph are multiples of each symbol, whose size at
+    `constraints.point` divides no other's, or of a size that depends on it."""
     used = dict.fromkeys(constraints.symbols, 0)
     if len(used) <= MOST_SYMBOLS:
         return used
-    shapes = inference.shapes(constraints.sizes(constraints.point)) or {}
+    known = constraints.sizes(constraints.point)
+    of_symbol = {symbol: {prime} for symbol, prime in constraints.point.items()}
+    for name, depending in known.items():
+        for symbol in dims.symbols_of(constraints.dims[name]):
+            of_symbol[symbol].add(depending)
+    shapes = inference.shapes(known) or {}
     for node in inference.graph.node:
         for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
             inferred = shapes.get((node.name, port)) or ()
             for dim, size in zip(shape.dim, inferred, strict=False):
                 if dim.size < 0 and size:
-                    for symbol, prime in constraints.point.items():
-                        used[symbol] += size % prime == 0
+                    for symbol, own in of_symbol.items():
+                        used[symbol] += any(size % one == 0 for one in own)
     return used
 
 

@@ -216,8 +216,8 @@ def _judged(
     family: str,
     job_decides: bool,
 ) -> RegionCheck:
-    ours = runner.run(inputs, bindings)
     theirs = [np.asarray(array) for array in reference(inputs)]
+    ours = runner.run(inputs, bindings)
     limits = module_tolerances(module)
     judgements = judge_all(module, ours, exact, theirs, limits, inputs, bindings)
     rounding = APART_ROUNDINGS * _coarsest(module)

@@ -36,6 +36,10 @@ from stitchcore.verify.timing import Comparison, Ratio, paired_ratio
 SYMBOL_SIZE = 32
 """What each symbol is bound to in a verification."""
 
+SMALLER = (8, 4, 2, 1)
+"""What it is bound to where the framework ends with an error at that: places that are counted may
+be looked up in a table of fewer rows, which the job has no more places than."""
+
 REGION_SECONDS = 0.5
 """Longest that one region is timed."""
 
@@ -68,8 +72,11 @@ class References:
     call: Reference
     sizes: Mapping[str, int] = field(default_factory=dict)
 
-    def bindings(self, module: Module) -> dict[str, int]:
-        return {**dict.fromkeys(module.symbols, SYMBOL_SIZE), **self.sizes}
+    def bindings(self, module: Module) -> list[dict[str, int]]:
+        """Ways to bind the symbols, the preferred one first."""
+        sizes = (SYMBOL_SIZE, *SMALLER)
+        ways = [{**dict.fromkeys(module.symbols, size), **self.sizes} for size in sizes]
+        return [way for number, way in enumerate(ways) if way not in ways[:number]]
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,10 @@ class RegionTiming:
 
 @dataclass(frozen=True)
 class RegionVerification:
-    """A region's check and, once measured, its timing."""
+    """A region's check, at these sizes, and, once measured, its timing there."""
 
     check: RegionCheck
+    bindings: Mapping[str, int] = field(default_factory=dict)
     timing: RegionTiming = RegionTiming()
 
     def summary(self) -> dict[str, Any]:
@@ -153,21 +161,39 @@ def verify(
     for number, (key, runner) in enumerate(runners.items()):
         if progress is not None:
             progress("verify", number, len(runners))
-        module = compiled.regions[key].module
-        bindings = references[key].bindings(module)
         try:
-            framework = references[key].framework
-            check = check_region(runner, module, framework, bindings, job_decides=job_decides)
+            found = _verified(runner, compiled.regions[key].module, references[key], job_decides)
         except CheckFailed as error:
             refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, str(error))
             continue
-        except Refused as error:  # the device does not run it
+        except Refused as error:  # the device does not run it, or the framework takes no data drawn
             refused[key] = replace(error.refusal, subject=key[:12])
             continue
-        verifications[key] = RegionVerification(check)
-        if not check.passed:
-            refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, check.detail)
+        verifications[key] = found
+        if not found.check.passed:
+            refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, found.check.detail)
     return Verification(verifications, refused)
+
+
+def _verified(
+    runner: RegionRunner, module: Module, references: References, job_decides: bool
+) -> RegionVerification:
+    """At the first sizes at which neither ends with an error; raises the last of these errors."""
+    error: Exception | None = None
+    for bindings in references.bindings(module):
+        try:
+            check = check_region(
+                runner, module, references.framework, bindings, job_decides=job_decides
+            )
+            return RegionVerification(check, bindings)
+        except CheckFailed as failed:
+            error = failed
+        except Refused as refused:
+            if refused.refusal.reason is not Reason.DATA_DEPENDENT_ERROR:
+                raise
+            error = refused
+    assert error is not None
+    raise error
 
 
 def measure(
@@ -203,7 +229,8 @@ def measure(
             continue
         left -= weights[key]
         module = compiled.regions[key].module
-        timer = _Timer(module, runners[key], references[key], device, threads)
+        bindings = verifications[key].bindings
+        timer = _Timer(module, runners[key], references[key], bindings, device, threads)
         try:
             timing = timer.run()
         except Refused as error:  # the device does not run it, or not any more
@@ -240,6 +267,7 @@ class _Timer:
     module: Module
     runner: RegionRunner
     references: References
+    bindings: Mapping[str, int]
     device: Device
     threads: int
 
@@ -249,7 +277,7 @@ class _Timer:
             self.runner,
             self.module,
             {"framework": self.references.framework, "call": self.references.call},
-            self.references.bindings(self.module),
+            self.bindings,
             self.threads,
             REGION_SECONDS,
             self._settled,

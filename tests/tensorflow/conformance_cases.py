@@ -35,6 +35,7 @@ SHAPE = (6, 8)
 
 TIES = (464.0, 465.0, 61440.0, 61439.0, 17 / 16 + 2**-40, 1.5 * 2**-9, 0.75 * 2**-16, 2**-10)
 """Where float8 rounds, from which on it does not hold a number, what float32 would round before."""
+HALVES = (0.5, -0.5, 1.5, -2.5)
 
 
 @dataclass(frozen=True)
@@ -253,8 +254,15 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
     norm = {"epsilon": 1e-3, "data_format": "NHWC"}
     channels = ((5,), (5,))
     compositions = tuple(
-        Case("_UnaryOpsComposition", (t,), (s,), {"op_names": names}, note="+".join(names))
-        for names in (["Neg", "Exp"], ["Square", "Sqrt"], ["Tanh", "Neg"], ["Log1p", "Relu"])
+        Case("_UnaryOpsComposition", (t,), (shape,), {"op_names": names}, note="+".join(names))
+        for names, shape in (
+            (["Neg", "Exp"], s),
+            (["Square", "Sqrt"], s),
+            (["Tanh", "Neg"], s),
+            (["Log1p", "Relu"], s),
+            (["Round", "Abs"], (12, 12)),  # for all of HALVES
+            (["Sigmoid", "Elu"], s),
+        )
     )
     casts = tuple(
         Case("Cast", (t,), (s,), {"SrcT": t, "DstT": target}, note=f"to {target}")
@@ -397,6 +405,8 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
             arrays.append(_labels(generator, NUMPY[dtype], extents, kind, case.classes))
             continue
         ties = TIES if case.operation == "Cast" else ()
+        if "Round" in case.attributes.get("op_names", ()):
+            ties = HALVES
         arrays.append(_values(generator, dtype, extents, kind, number, ties))
     return arrays
 

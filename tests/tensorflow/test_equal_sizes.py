@@ -65,6 +65,10 @@ def written(dims: Mapping[str, Dim]) -> str:
         ((lambda a, b: a == 3 * b,), "a=3*a b=a c=c d=d", "a"),
         ((lambda a, b, c: c == a + b,), "a=a b=b c=a+b d=d", "ab"),
         ((lambda a, b, c: a == b + c,), "a=a b=b c=a-1*b d=d", "ab"),
+        ((lambda a, b: b == a + 1,), "a=a b=1+a c=c d=d", "a"),
+        ((lambda a, b: b == a - 1, lambda b, d: b == d), "a=a b=-1+a c=c d=-1+a", "a"),
+        # the splits of ragged rows, a batch, and the rows as a tensor, which is both
+        ((lambda a, c: c == a - 1, lambda b, c: b == c), "a=1+b b=b c=b d=d", "b"),
         ((lambda a: a % 8 == 0,), "a=8*a b=b c=c d=d", "a"),
         ((lambda a: a % 8 == 0, lambda a, b: a == b), "a=8*a b=8*a c=c d=d", "a"),
         ((lambda a: a % 8 == 0, lambda b: b % 6 == 0), "a=8*a b=6*b c=c d=d", "ab"),

@@ -154,6 +154,18 @@ def test_a_sum_by_segments_is_a_member(given: tuple[tf.TensorSpec, ...]) -> None
     assert [node.name for node in whole.node if node.op == verifier.op] == [verifier.name]
 
 
+def test_how_many_segments_there_are_may_be_of_either_type() -> None:
+    """What verifies a sum is handed as many, of the sum's own type."""
+
+    def model(values: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
+        return summed(values, groups, tf.constant(90, tf.int64))
+
+    whole, [verifier] = patched(cut(model, VALUES, GROUPS))
+    assert verifier.attr["Tnumsegments"].type == tf.int64.as_datatype_enum
+    made = {node.name: node for node in whole.node}
+    assert made[verifier.input[2]].attr["dtype"].type == tf.int64.as_datatype_enum
+
+
 def summed_by_id(values: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """As an optimizer sums the rows that an embedding's gradient has of one id."""
     unique, groups = tf.unique(ids)

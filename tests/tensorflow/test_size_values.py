@@ -13,7 +13,9 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 
 from stitchcore.errors import Reason
+from stitchcore.hlo.ir.instruction import topological
 from stitchcore.tensorflow import symbolic_sizes
+from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.node_roles import Part
 from stitchcore.tensorflow.partition import Partition, partition
 from tests.tensorflow.test_fallback import KEPT, failures, same, stitched
@@ -54,6 +56,28 @@ SHAPES: Mapping[str, Made] = {
 """Rows that are no polynomial of n, or one where n is small alone."""
 
 
+def apart(n: Any) -> Any:
+    """How far places are from each other."""
+    return tf.range(n)[:, None] - tf.range(n)[None]
+
+
+TABLES: Mapping[str, Made] = {
+    "within a window": lambda x, n: tf.matmul(number(tf.abs(apart(n)) <= 90), x) * 1e-2,
+    "within a small window": lambda x, n: tf.matmul(number(tf.abs(apart(n)) <= 3), x) * 1e-2,
+    "places cut": lambda x, n: x * tf.minimum(tf.range(number(n)), 100.0)[:, None],
+    "how far apart, cut": lambda x, n: tf.matmul(
+        number(tf.clip_by_value(apart(n), -70, 70)), x * 1e-3
+    ),
+    "blocks": lambda x, n: tf.matmul(number(apart(n) // 64 >= 0), x) * 1e-2,
+    "one of few": lambda x, n: x + tf.one_hot(tf.minimum(tf.range(n), 30), 64),
+    "thresholds": lambda x, n: (
+        x + tf.reduce_sum(tf.tile(CUTS[:, None], [1, n]) * x[:, 0], 0)[:, None]
+    ),
+}
+"""Tables that are made of sizes: at small ones all places are within 90 of each other."""
+CUTS = np.linspace(0, 1, 7, dtype=np.float32)
+
+
 def step(made: Made) -> Any:
     graph = tf.Graph()
     with graph.as_default():
@@ -69,15 +93,24 @@ def step(made: Made) -> Any:
     return tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
 
 
-@pytest.mark.parametrize("kind", [*NUMBERS, *SHAPES])
+@pytest.mark.parametrize("kind", [*NUMBERS, *SHAPES, *TABLES])
 def test_a_step_is_the_same_at_all_sizes(kind: str) -> None:
     """Whatever was true of those at which it was lowered; and a kernel is the one that does it."""
-    graph = step({**NUMBERS, **SHAPES}[kind])
+    graph = step({**NUMBERS, **SHAPES, **TABLES}[kind])
     program = stitched(graph)
     before = failures(program)
     same(program.graph, graph, SIZES)
     assert failures(program) == before
     assert any(node.op == "StitchedFusion" for node in program.graph.node)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_of_sizes_is_no_constant(kind: str) -> None:
+    cut = partition(step(TABLES[kind]), KEPT)
+    assert {r.reason for r in cut.refusals} <= {Reason.REGION_TOO_SMALL, Reason.LIBRARY_CALL}
+    modules = [lower(subgraph(cut, region)).module for region in cut.regions]
+    sizes = {dim for m in modules for v in topological(m.outputs) for dim in v.shape.dims}
+    assert any(not isinstance(dim, int) for dim in sizes)
 
 
 @pytest.mark.parametrize("kind", NUMBERS)

@@ -15,7 +15,8 @@ import tensorflow as tf
 from stitchcore.compiler.regions import CompiledRegions, compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
-from stitchcore.errors import Reason
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo.symbolic.unify import unify
 from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.tensorflow.run_region import within_device_memory
@@ -172,6 +173,25 @@ def test_a_module_that_is_not_the_frameworks_is_refused(
     found = verify(*made, {KEY: References(other, nothing)})
     assert found.refused[KEY].reason is Reason.WRONG_RESULT
     assert "differs from the lowered module" in found.refused[KEY].detail
+
+
+@pytest.mark.parametrize(("rows", "bound"), [(100, 32), (12, 8), (1, 1)])
+def test_a_region_is_verified_where_the_framework_takes_its_sizes(rows: int, bound: int) -> None:
+    """Places that are counted are looked up in a table of 12 rows: an error, of 32 places."""
+    module = unify([({"n": size}, parse(text(size))) for size in (23, 40, 57)])
+    compiled = compile_regions({KEY: module}, host_device(), BuildOptions())
+    programs = {KEY: program(compiled, KEY, host_device())}
+
+    def framework(given: Sequence[Array]) -> list[Array]:
+        if len(given[0]) > rows:
+            raise Refused("region", Reason.DATA_DEPENDENT_ERROR, f"12 is not in [0, {rows})")
+        return right(given)
+
+    found = verify(compiled, programs, {KEY: References(framework, nothing)})
+    assert found.regions[KEY].bindings == {"n": bound} and not found.refused
+    rows = 0  # none at all
+    found = verify(compiled, programs, {KEY: References(framework, nothing)})
+    assert found.refused[KEY].reason is Reason.DATA_DEPENDENT_ERROR
 
 
 def test_a_call_that_costs_more_than_the_region_is_not_a_measurement(
