@@ -152,9 +152,10 @@ class _Builder:
         )
 
     def _unfolded(self) -> frozenset[str]:
-        """Nodes of unknown size that are made of sizes alone, in exact operations alone. TensorFlow
-        would make constants of them, at sizes where all of |i - j| may be within 64."""
-        fixed: set[str] = set()
+        """Nodes of unknown size, and members, that are made of sizes alone, in exact operations
+        alone. TensorFlow would make constants of them, at sizes where all of |i - j| may be within
+        64. Of copied numbers it may (size_values.py)."""
+        members, fixed = frozenset(self.region.members), set[str]()
         for node in self.result.node:
             made_of = (name.split(":")[0] for name in node.input)
             if node.op in OF_SHAPES or all(name in fixed for name in made_of):
@@ -168,7 +169,7 @@ class _Builder:
                 inexact.add(node.name)
             if node.name in inexact:
                 inexact.update(name.split(":")[0] for name in node.input)
-            elif node.op != "Const" and self._is_sized(origin):
+            elif node.op != "Const" and (origin in members or self._is_sized(origin)):
                 found.add(node.name)
         return frozenset(found)
 

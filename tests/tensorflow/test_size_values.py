@@ -70,6 +70,9 @@ TABLES: Mapping[str, Made] = {
     ),
     "blocks": lambda x, n: tf.matmul(number(apart(n) // 64 >= 0), x) * 1e-2,
     "one of few": lambda x, n: x + tf.one_hot(tf.minimum(tf.range(n), 30), 64),
+    "chosen, and compared": lambda x, n: tf.where(
+        tf.abs(tf.where(tf.constant(1) > 150, 1, n) - 8) > n, x, 2.0 * x
+    ),
     "thresholds": lambda x, n: (
         x + tf.reduce_sum(tf.tile(CUTS[:, None], [1, n]) * x[:, 0], 0)[:, None]
     ),
