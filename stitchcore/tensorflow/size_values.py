@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,9 +118,9 @@ def of_sizes(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> SizeValu
             there = [
                 (own, at, told[edge])
                 for own, at, told in (() if i in broadcasts else smallest)
-                if edge in told and _reaches(graph, parts, sizes, i, at)
+                if edge in told
             ]
-            found = _otherwise(arrays, near, there)
+            found = _otherwise(arrays, near, there, partial(_reaches, graph, parts, sizes, i))
             if found and all(np.array_equal(array, arrays[0]) for array in arrays):
                 unfit.add(i)  # no kernel would know the size that it depends on
                 break
@@ -161,14 +162,16 @@ def _otherwise(
     seen: Sequence[np.ndarray[Any, Any]],
     near: Sequence[Point],
     smallest: Sequence[tuple[Point, Point, np.ndarray[Any, Any]]],
+    reaches: Callable[[Point], bool],
 ) -> tuple[Dim, ...]:
     """Polynomials of which one is positive where sizes are so small that the value is something
-    else. `smallest`: sizes of 1 or 0, the point that has them, and the value there."""
+    else, and `reaches` a member. `smallest`: sizes of 1 or 0, the point that has them, and the
+    value there."""
     found: list[Dim] = []
     for sizes, point, value in smallest:
         told = [dims.evaluate(dim, point) > 0 for dim in found]
         try:
-            if any(told) or _fits(seen, near, [(point, value)]):
+            if any(told) or _fits(seen, near, [(point, value)]) or not reaches(point):
                 continue
         except _Overflow:
             continue
