@@ -27,8 +27,8 @@ from stitchcore.tensorflow import lookups, op_allowlist, placement, semantics
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.node_roles import value_like
 from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.size_points import points
 from stitchcore.tensorflow.size_values import OF_SHAPES
-from stitchcore.tensorflow.symbolic_sizes import points
 from stitchcore.tensorflow.updates import UPDATES, flag_of
 from stitchcore.tensorflow.variables import resolve
 

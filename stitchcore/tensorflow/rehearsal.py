@@ -43,7 +43,7 @@ from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, output_types
 from stitchcore.tensorflow.lower import RUNNABLE
 from stitchcore.tensorflow.partition import Partition
 from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
-from stitchcore.tensorflow.symbolic_sizes import points
+from stitchcore.tensorflow.size_points import points
 from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import variable_shape
 

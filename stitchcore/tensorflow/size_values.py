@@ -31,7 +31,8 @@ from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim, fit_scalar
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.node_roles import CLONE_ELEMENTS, Part
-from stitchcore.tensorflow.symbolic_sizes import LARGE, Sizes, points
+from stitchcore.tensorflow.size_points import LARGE, points
+from stitchcore.tensorflow.symbolic_sizes import Sizes
 
 Point = Mapping[str, int]
 Values = Mapping[Edge, np.ndarray[Any, Any]]

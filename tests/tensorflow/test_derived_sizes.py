@@ -72,10 +72,12 @@ def framed(length: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("length", "factor"), [(10, 1), (20, 9), (100, 9), (1000, 65), (9000, 513)]
+    ("length", "factor", "judged"),
+    [(10, 1, 1), (20, 9, 1), (50, 9, 4), (100, 9, 9), (1000, 65, 65), (9000, 513, 513)],
 )
-def test_sizes_are_taken_at_which_nothing_is_empty(length: int, factor: int) -> None:
-    """Of the wave's length alone: each row more is as much work again."""
+def test_sizes_are_taken_at_which_nothing_is_empty(length: int, factor: int, judged: int) -> None:
+    """Of the wave's length alone: each row more is as much work again. Judged at no larger ones
+    than it takes there."""
     cut = partition(framed(length), ("framed",))
     batch, time = sizes_of(cut, "sound")
     rows, frames, width = sizes_of(cut, "framed")
@@ -83,7 +85,7 @@ def test_sizes_are_taken_at_which_nothing_is_empty(length: int, factor: int) -> 
     assert all(evaluate(frames, point) > 0 for point in cut.sizes.points)
     assert cut.sizes.enlarged == ({str(time): factor} if factor > 1 else {})
     assert cut.sizes.judged[str(batch)] == symbolic_sizes.JUDGED_SIZE
-    assert cut.sizes.judged[str(time)] == symbolic_sizes.JUDGED_SIZE * factor
+    assert cut.sizes.judged[str(time)] == symbolic_sizes.JUDGED_SIZE * judged
 
 
 @pytest.mark.parametrize("length", [160, 60])

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from stitchcore.errors import Reason
 from stitchcore.hlo.ir.instruction import topological
-from stitchcore.tensorflow import symbolic_sizes
+from stitchcore.tensorflow import size_points
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.node_roles import Part
 from stitchcore.tensorflow.partition import Partition, partition
@@ -174,7 +174,7 @@ def test_a_size_that_is_cut_is_one_of_its_own(most: int) -> None:
     assert part is not None and part != whole
     told = [(point[str(whole)], point[str(part)]) for point in cut.sizes.points]
     assert all(size == min(other, most) for other, size in told)
-    assert max(size for size, _ in told) <= max(2 * most + 100, symbolic_sizes.LARGE[0] + 100)
+    assert max(size for size, _ in told) <= max(2 * most + 100, size_points.LARGE[0] + 100)
     assert any(size != other for size, other in told)
 
 
