@@ -38,15 +38,16 @@ PHILOX = (1, 3)
 
 def _spread(graph: GraphIndex, i: int) -> bool:
     """Whether node i's elements, or what is made of them alone and of scalars, are broadcast."""
-    size, pending = graph.static_size(Edge(i, 0)), [i]
+    size, pending, seen = graph.static_size(Edge(i, 0)), [i], {i}
     while pending:
         for consumer, position in graph.consumers[pending.pop()]:
-            if position < 0 or not graph.output_types[consumer]:
+            if position < 0 or consumer in seen or not graph.output_types[consumer]:
                 continue
             if graph.static_size(Edge(consumer, 0)) > size:
                 return True
             others = (t for n, t in enumerate(graph.data[consumer]) if n != position)
             if all(graph.static_size(other) == 1 for other in others):
+                seen.add(consumer)
                 pending.append(consumer)
     return False
 

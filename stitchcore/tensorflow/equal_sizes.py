@@ -214,6 +214,8 @@ class _Search:
                     self._keep(name, itself, {name: unit})
                     self.assumed.add(name)
                     return
+        if self._place_as_number(name):
+            return
         pairs = list(itertools.combinations(self.symbols()[:MOST_PAIRED], 2))
         apart, as_they_are = self._if_all_were_equal(name, known)
         if apart and any(self._place_beside_equals(name, name, *pair) for pair in pairs):
@@ -227,8 +229,7 @@ class _Search:
             others = [symbol for symbol in known if symbol not in pair]
             if any(self._place_beside_equals(name, own, *pair) for own in (*others, pair[0])):
                 return
-        if not self._place_beside_next(name, known[:MOST_PAIRED]):
-            self._place_as_number(name)
+        self._place_beside_next(name, known[:MOST_PAIRED])
 
     def _place_as_bounded(self, name: str) -> bool:
         """Whether `name` can be itself where it is small: places in a table of positions. What goes
@@ -281,7 +282,7 @@ class _Search:
             self.assumed |= {first, own} - {name}
         return accepted
 
-    def _place_beside_next(self, name: str, known: Sequence[str]) -> bool:
+    def _place_beside_next(self, name: str, known: Sequence[str]) -> None:
         """Whether `name` can be as another once a third is one more, or less: of ragged rows their
         splits, where `name` is what they are as a tensor, and the other a batch."""
         for own in known:
@@ -297,12 +298,12 @@ class _Search:
                 if self.holds({**merged, name: itself}, {}):
                     self.placed = {**merged, name: itself}
                     self.assumed.add(own)
-                    return True
-        return False
+                    return
 
-    def _place_as_number(self, name: str) -> None:
-        """What others were found to be is tried first; one of which a multiple would do as well is
-        a unit."""
+    def _place_as_number(self, name: str) -> bool:
+        """Whether `name` can be a number, which what goes with symbols is at no two of their sizes,
+        so that it is asked before all that these may be. What others were found to be is tried
+        first; one of which a multiple would do as well is a unit."""
         known, itself = self.known, {name: Fraction(1)}
         for number in dict.fromkeys((*known.values(), *self.numbers)):
             self.known = {**known, name: number}
@@ -313,8 +314,9 @@ class _Search:
                     self.assumed.add(name)
                 else:
                     self.known = {**known, name: number}
-                return
+                return True
         self.known = known
+        return False
 
     def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
         self.placed[name] = linear

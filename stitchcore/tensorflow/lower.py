@@ -9,8 +9,9 @@ the serialized module.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo.ir.dim import Dim, evaluate, primitive, symbol, symbols_of
+from stitchcore.hlo.ir.dim import Dim, evaluate, primitive, substitute, symbol, symbols_of
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.symbolic.unify import unify
 from stitchcore.hlo.text.parser import parse
@@ -134,8 +135,7 @@ class _Builder:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
-        own = {str(fresh): known for known, fresh in own_sizes(self.arguments).items()}
-        self.arguments = with_own_sizes(self.arguments)
+        self.arguments, own = with_own_sizes(self.arguments)
         argument_dims = (dim for argument in self.arguments for dim in argument.dims)
         symbols = dict.fromkeys(name for dim in argument_dims for name in sorted(symbols_of(dim)))
         return Subgraph(
@@ -292,11 +292,51 @@ class _Builder:
         return digest.hexdigest()
 
 
-def own_sizes(arguments: Sequence[Argument]) -> dict[Dim, Dim]:
-    """Symbols of the function's own for expressions, so that all can be read off its arguments'
-    shapes. One that stands in no dimension alone, and wherever it does in one expression (rows of
-    batch times length, say), goes: the expression is a symbol then, of any size, and so the region
-    must hold for any."""
+def with_own_sizes(arguments: Sequence[Argument]) -> tuple[list[Argument], dict[str, Dim]]:
+    """Arguments in symbols of the function's own, so that all can be read off their shapes, and
+    what these are of the graph's. Symbols that stand side by side wherever they do (the height and
+    the width of pictures that are taken for rows) go for their product. Then one that stands in no
+    dimension alone, and wherever it does in one expression, goes for that. What is a symbol so may
+    be of any size, and the region must hold for any."""
+    own: dict[str, Dim] = {}
+
+    def fresh(known: Dim) -> Dim:
+        own[name := f"size{len(own)}"] = known
+        return symbol(name)
+
+    values: dict[str, Dim] = {}
+    for first, *others in _side_by_side(arguments):
+        product = fresh(math.prod(map(symbol, others), start=symbol(first)))
+        values |= {first: product, **dict.fromkeys(others, 1)}
+    arguments = _each_dim(arguments, lambda dim: substitute(dim, values))
+    expressions = {one: fresh(substitute(one, own)) for one in _not_read_off(arguments)}
+
+    def renamed(dim: Dim) -> Dim:
+        expression, scale, offset = primitive(dim)
+        return expressions[expression] * scale + offset if expression in expressions else dim
+
+    arguments = _each_dim(arguments, renamed)
+    used = {name for argument in arguments for dim in argument.dims for name in symbols_of(dim)}
+    return arguments, {name: known for name, known in own.items() if name in used}
+
+
+def _each_dim(arguments: Sequence[Argument], change: Callable[[Dim], Dim]) -> list[Argument]:
+    return [replace(argument, dims=tuple(map(change, argument.dims))) for argument in arguments]
+
+
+def _side_by_side(arguments: Sequence[Argument]) -> Iterator[Sequence[str]]:
+    """Two symbols and more that have one power, whichever it is, in each product of sizes."""
+    every = [dim for argument in arguments for dim in argument.dims if not isinstance(dim, int)]
+    products = [dict(monomial) for dim in every for monomial, _ in dim.terms]
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name in dict.fromkeys(name for product in products for name in product):
+        powers = tuple(product.get(name, 0) for product in products)
+        alike.setdefault(powers, []).append(name)
+    return (names for names in alike.values() if len(names) > 1)
+
+
+def _not_read_off(arguments: Sequence[Argument]) -> Iterator[Dim]:
+    """The expressions of symbols that stand in one alone, and are none themselves."""
     alone: set[str] = set()
     uses: dict[str, set[Dim]] = {}
     for argument in arguments:
@@ -305,22 +345,8 @@ def own_sizes(arguments: Sequence[Argument]) -> dict[Dim, Dim]:
                 uses.setdefault(name, set()).add(expression)
                 if expression == symbol(name) and scale > 0 and not argument.variable:
                     alone.add(name)
-    fresh: dict[Dim, Dim] = {}
-    for name, expressions in uses.items():
-        if name not in alone and len(expressions) == 1:
-            fresh.setdefault(next(iter(expressions)), symbol(f"size{len(fresh)}"))
-    return fresh
-
-
-def with_own_sizes(arguments: Sequence[Argument]) -> list[Argument]:
-    """Arguments in symbols of the function's own."""
-    own = own_sizes(arguments)
-
-    def renamed(dim: Dim) -> Dim:
-        expression, scale, offset = primitive(dim)
-        return own[expression] * scale + offset if expression in own else dim
-
-    return [replace(argument, dims=tuple(map(renamed, argument.dims))) for argument in arguments]
+    only = (one for name, (one, *others) in uses.items() if name not in alone and not others)
+    return iter(dict.fromkeys(only))
 
 
 def _reference(name: tuple[str, int]) -> str:

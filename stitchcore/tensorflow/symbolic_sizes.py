@@ -63,8 +63,8 @@ from stitchcore.tensorflow.size_points import (
 JUDGED_SIZE = 32
 """What symbols are where regions are judged and timed, if others are derived of them."""
 
-MOST_SYMBOLS = 8
-"""Pairs of monomials are tried for each dimension: their number grows with the sixth power."""
+MOST_SYMBOLS = 24
+"""A region is lowered at as many points, and some more, as it has symbols."""
 
 MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
 """Bounds of the search for relations: nodes inferred in all, and runs of inference."""

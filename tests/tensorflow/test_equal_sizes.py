@@ -312,11 +312,26 @@ def test_of_too_many_independent_sizes_the_most_used_are_known() -> None:
                 one = tf.tanh(one)
             tf.identity(one, name=f"o{k}")
 
-    sizes = resolve(build, *(2,) * 9)
+    count = symbolic_sizes.MOST_SYMBOLS + 1
+    sizes = resolve(build, *(2,) * count)
     known = dims_of(sizes)
-    assert [leading(known, f"o{k}") is None for k in range(9)] == [k == 3 for k in range(9)]
+    assert [leading(known, f"o{k}") is None for k in range(count)] == [k == 3 for k in range(count)]
     (refusal,) = sizes.refusals
     assert (refusal.subject, refusal.reason) == ("p3", Reason.STEP_LIMIT)
+
+
+def test_sizes_that_are_numbers_leave_questions_for_others() -> None:
+    """Each would cost a hundred, were it asked first what of the batches it may be."""
+
+    def build(*inputs: Any) -> None:
+        for own, one, batch in zip(inputs[:6], inputs[6:12], inputs[12:], strict=True):
+            tf.tanh(one + tf.ones([150, 8]))
+            tf.tanh(batch + own)
+
+    known = resolved(build, *(2,) * 18)
+    sizes = [leading(known, f"p{k}") for k in range(18)]
+    assert sizes[6:12] == [150] * 6
+    assert sizes[:6] == sizes[12:] and len({*sizes}) == 7 and None not in sizes
 
 
 def test_products_of_sizes_are_fitted_beside_constraints() -> None:

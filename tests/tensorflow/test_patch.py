@@ -20,7 +20,7 @@ from stitchcore.artifact.manifest import AddedNode, Patch
 from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
-from stitchcore.hlo.ir.dim import parse
+from stitchcore.hlo.ir.dim import parse, substitute
 from stitchcore.inject import digest
 from stitchcore.launch.place import Input, Launch, Place, Temporary
 from stitchcore.tensorflow.control_edges import after_checks, dependents
@@ -173,6 +173,10 @@ def test_an_axis_added_to_two_unknown_sizes_is_a_view() -> None:
         (["a*b-a", "3*a*b-3*a"], "size0 3*size0"),  # rows of a sentence without its last word
         (["a*b", "2*a"], "size0 2*a"),
         (["a*b", "b*c", "a*c"], "a*b b*c a*c"),  # no size of which can be read off: refused
+        (["a", "b*c", "a*b*c"], "a size0 a*size0"),  # rows and columns of pictures
+        (["b*c+2", "3*b^2*c^2", "b*c*d"], "2+size0 3*size0^2 size1"),
+        (["a*b*c", "2*a"], "size1 2*a"),
+        (["a*b*c", "b"], "size1 b"),
         (["a^2"], "size0"),
         (["a*b", "b*c"], "size0 size1"),
         (["5-a", "2*a"], "5-1*a 2*a"),
@@ -181,7 +185,9 @@ def test_an_axis_added_to_two_unknown_sizes_is_a_view() -> None:
 )
 def test_sizes_that_can_be_read_off(given: list[str], expected: str) -> None:
     arguments = [Argument(Edge(n, 0), False, "float", (parse(t),)) for n, t in enumerate(given)]
-    assert " ".join(str(one.dims[0]) for one in with_own_sizes(arguments)) == expected
+    renamed, own = with_own_sizes(arguments)
+    assert " ".join(str(one.dims[0]) for one in renamed) == expected
+    assert [substitute(one.dims[0], own) for one in renamed] == [parse(text) for text in given]
 
 
 def test_what_rests_on_a_size_taken_for_a_number_has_no_such_size() -> None:

@@ -16,6 +16,7 @@ from stitchcore.runtime.module import run_module
 from stitchcore.tensorflow.lower import as_function, lower, subgraph
 from stitchcore.tensorflow.partition import partition
 from tests.tensorflow.test_lookups import cut, reason, region_of
+from tests.tensorflow.test_loops import lowered, v1
 
 DRAW = "StatelessRandomUniformV2"
 SEED = tf.TensorSpec([2], tf.int64, "seed")
@@ -93,3 +94,16 @@ def test_what_masks_whole_channels_is_drawn_once() -> None:
     parts = cut(model, VALUES, *WORDS)
     assert reason(parts, DRAW) is Reason.NOT_PROFITABLE
     assert region_of(parts, "GreaterEqual") == region_of(parts, "truediv")
+
+
+def test_a_number_that_goes_round_in_a_loop_is_followed_once() -> None:
+    with lowered() as graph:
+        key, counter = (v1.placeholder(tf.uint64, [n], name=f"words{n}") for n in (1, 2))
+
+        def step(i: tf.Tensor, walked: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            drawn = tf.raw_ops.StatelessRandomUniformV2(shape=[], key=key, counter=counter, alg=1)
+            return i + 1, walked * 0.5 + drawn
+
+        tf.identity(v1.while_loop(lambda i, _: i < 3, step, [0, 0.0])[1], name="out")
+    parts = partition(graph.as_graph_def(add_shapes=True), ["out"])
+    assert region_of(parts, f"while/{DRAW}") == region_of(parts, "while/add_1")

@@ -75,6 +75,20 @@ def evaluate(dim: Dim, bindings: Mapping[str, int]) -> int:
     return total
 
 
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with `values` in place of their symbols; the others stay."""
+    if isinstance(dim, int):
+        return dim
+    total: Dim = 0
+    for monomial, coefficient in dim.terms:
+        product: Dim = coefficient
+        for name, power in monomial:
+            for _ in range(power):
+                product = product * values.get(name, symbol(name))
+        total = total + product
+    return total
+
+
 def symbols_of(dim: Dim) -> frozenset[str]:
     """Names of the symbols that `dim` depends on."""
     if isinstance(dim, int):

@@ -49,8 +49,19 @@ def fit_dim(values: Sequence[int], bindings: Bindings) -> Dim | None:
     return None
 
 
+def _moving(values: Sequence[int], bindings: Bindings) -> list[str]:
+    """The symbols that values may depend on: all but those that are another at some point, where
+    all else is as at the first, and the value is the same."""
+    idle: set[str] = set()
+    for value, point in zip(values, bindings, strict=True):
+        changed = [name for name, size in bindings[0].items() if point[name] != size]
+        if value == values[0] and len(changed) == 1:
+            idle.update(changed)
+    return [name for name in bindings[0] if name not in idle]
+
+
 def _candidates(values: Sequence[int], bindings: Bindings) -> Iterator[Dim]:
-    products = monomials(list(bindings[0]))
+    products = monomials(_moving(values, bindings))
     sizes = [[dims.evaluate(product, point) for point in bindings] for product in products]
     for product, at in zip(products, sizes, strict=True):
         if values[0] % at[0] == 0:
