@@ -286,28 +286,33 @@ class _Evaluator:
                 name = f"n{i}_{port}:0"
                 handed[name] = np.asarray(value, tf.as_dtype(kind).as_numpy_dtype)
         found: dict[Edge, np.ndarray[Any, Any]] = {}
-        for edge, value in self._run(session, handed):
+        for edge, value in self._run(session, handed).items():
             if any(tensor.node in untold for tensor in self.graph.data[edge.node]):
                 untold.add(edge.node)
             else:
                 found[edge] = value
         return found
 
-    def _run(
-        self, session: Any, handed: Mapping[str, Any]
-    ) -> Iterator[tuple[Edge, np.ndarray[Any, Any]]]:
-        """All that is wanted, but for what an operation takes for an error."""
-        try:
-            made = session.run([self._name(edge) for edge in self.wanted], handed)
-            yield from zip(self.wanted, made, strict=True)
-            return
-        except tf.errors.OpError:
-            pass
-        for edge in self.wanted:
+    def _run(self, session: Any, handed: Mapping[str, Any]) -> Values:
+        """All that is wanted, but for what an operation takes for an error, and what is made of
+        that."""
+        wanted, failed = self.wanted, set[str]()
+        while True:
             try:
-                yield edge, session.run(self._name(edge), handed)
-            except tf.errors.OpError:
-                continue
+                made = session.run([self._name(edge) for edge in wanted], handed)
+                return dict(zip(wanted, made, strict=True))
+            except tf.errors.OpError as error:
+                failed.add("" if error.op is None else error.op.name)
+            left: list[Edge] = []
+            for edge in wanted:
+                names = {f"n{tensor.node}" for tensor in (edge, *self.graph.data[edge.node])}
+                if names.isdisjoint(failed):
+                    left.append(edge)
+                else:
+                    failed.add(f"n{edge.node}")
+            if len(left) == len(wanted):
+                return {}
+            wanted = left
 
     def _said(self, i: int, port: int, point: Point) -> Any:
         """What an operation of shapes says where its symbols are so large; None where nothing tells
