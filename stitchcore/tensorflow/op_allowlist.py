@@ -198,9 +198,10 @@ ASSIGNMENTS = {
 
 EXACT = frozenset(
     """
-    Abs Add AddV2 BroadcastTo Cast ClipByValue ConcatV2 Equal ExpandDims Fill Floor FloorDiv
-    FloorMod Greater GreaterEqual Identity Less LessEqual LogicalAnd LogicalNot LogicalOr
-    MatrixBandPart Maximum Minimum Mul Neg NotEqual OneHot OnesLike Pack RealDiv Range Reshape
+    Abs Add AddV2 All Any BroadcastTo Cast Ceil ClipByValue ConcatV2 Equal ExpandDims Fill Floor
+    FloorDiv FloorMod Greater GreaterEqual Identity Less LessEqual LogicalAnd LogicalNot
+    LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max Maximum Min
+    Minimum Mul Neg NotEqual OneHot OnesLike Pack Pad PadV2 Range RealDiv Reshape ReverseV2
     Select SelectV2 Sign Square Squeeze StridedSlice Sub Tile Transpose ZerosLike
     """.split()
 )

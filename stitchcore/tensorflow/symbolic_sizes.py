@@ -204,10 +204,13 @@ def _beginning(inference: Inference, inferred: Inferred) -> Roots:
     number = len(inference.names)
     names: dict[object, str] = {}
     roots: dict[Place, str] = {}
+    rankless: set[Edge] = set()
+    """Of no rank that anything says, whichever sizes are named."""
 
     def is_known(edge: Edge) -> bool:
         shape = shapes.get((graph.nodes[edge.node].name, edge.port))
-        return graph.dtype(edge) not in ANY or (shape is not None and None not in shape)
+        known = graph.dtype(edge) not in ANY or (shape is not None and None not in shape)
+        return known or edge in rankless
 
     for i in graph.order:
         node = graph.nodes[i]
@@ -215,6 +218,8 @@ def _beginning(inference: Inference, inferred: Inferred) -> Roots:
             continue
         if not is_replaced(node) and not all(map(is_known, graph.data[i])):
             continue
+        ports = range(len(declared_shapes(node)))
+        rankless.update(Edge(i, port) for port in ports if shapes.get((node.name, port)) is None)
         places_in_lists = _places_in_lists(node)
         for port, declared in enumerate(declared_shapes(node)):
             shape = shapes.get((node.name, port))

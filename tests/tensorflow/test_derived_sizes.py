@@ -104,6 +104,22 @@ def test_nor_is_there_one_element_alone(length: int) -> None:
     assert cut.sizes.derived and min(min(point.values()) for point in points) > 1
 
 
+def test_sizes_begin_where_a_tensor_gets_its_rank() -> None:
+    """Nothing names sizes of one whose rank nobody knows, nor of what is computed of it."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, None, name="x")
+        rows = tf.reshape(x, [-1, 8], name="rows")
+        pairs = tf.reshape(tf.sin(tf.cos(x)), [-1, 2], name="pairs")
+        tf.tanh(tf.exp(rows) + 1.0, name="first")
+        tf.tanh(tf.exp(pairs[1:]) + 1.0, name="second")
+    cut = partition(graph.as_graph_def(add_shapes=True), ("first", "second"))
+    one, other = sizes_of(cut, "rows")[0], sizes_of(cut, "pairs")[0]
+    assert None not in (one, other) and one != other
+    assert sizes_of(cut, "first") == (one, 8) and sizes_of(cut, "second") == (other - 1, 2)
+    members = {cut.graph.nodes[i].name for region in cut.regions for i in region.members}
+    assert {"first", "second"} <= members
+
+
 def test_what_is_empty_at_any_size_is_left_unknown() -> None:
     cut = partition(framed(100_000), ("framed",))
     assert sizes_of(cut, "framed")[1] is None

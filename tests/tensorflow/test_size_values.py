@@ -70,6 +70,11 @@ TABLES: Mapping[str, Made] = {
     ),
     "blocks": lambda x, n: tf.matmul(number(apart(n) // 64 >= 0), x) * 1e-2,
     "one of few": lambda x, n: x + tf.one_hot(tf.minimum(tf.range(n), 30), 64),
+    "a matrix of each row": lambda x, n: x * tf.reshape(tf.eye(8, batch_shape=[n]), [n, 64]),
+    "places from the end": lambda x, n: (
+        x * tf.reverse(tf.pad(number(tf.minimum(tf.range(n - 1), 50)), [[1, 0]]), [0])[:, None]
+    ),
+    "the last place, cut": lambda x, n: x * number(tf.reduce_max(tf.minimum(tf.range(n), 100))),
     "chosen, and compared": lambda x, n: tf.where(
         tf.abs(tf.where(tf.constant(1) > 150, 1, n) - 8) > n, x, 2.0 * x
     ),
