@@ -31,7 +31,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.UNKNOWN_OPCODE: "it lowers to an HLO opcode without a record",
     Reason.UNSUPPORTED_TYPE: "no kernel handles its element type",
     Reason.UNSUPPORTED_LAYOUT: "its memory layout is not row-major",
-    Reason.LIBRARY_CALL: "it is a matrix product, convolution or pooling: a library does it best",
+    Reason.LIBRARY_CALL: "it is a matrix product, convolution or the like: a library does it best",
     Reason.CONTROL_FLOW: "it is control flow: kernels stand between, not around it",
     Reason.UNSUPPORTED_OPCODE: "no kernel can hold what it lowers to",
     Reason.CYCLE: "one would have to wait for what waits for it",

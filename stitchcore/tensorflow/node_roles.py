@@ -41,6 +41,15 @@ LIBRARY = frozenset(
     MaxPool3DGrad AvgPool3D AvgPool3DGrad _MklFusedBatchMatMulV2
     """.split()
 )
+ALGEBRA = frozenset(
+    """
+    SparseTensorDenseMatMul SparseMatMul Cholesky CholeskyGrad MatrixTriangularSolve MatrixSolve
+    MatrixSolveLs MatrixInverse MatrixDeterminant LogMatrixDeterminant MatrixExponential
+    MatrixLogarithm MatrixSquareRoot TridiagonalSolve TridiagonalMatMul Lu Qr Svd SelfAdjointEigV2
+    Eig FFT FFT2D FFT3D IFFT IFFT2D IFFT3D RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D
+    """.split()
+)
+"""Calls of other libraries: of sparse matrices, decompositions, Fourier transforms."""
 STRUCTURE = frozenset(
     """
     _Arg _Retval Const NoOp Placeholder VarHandleOp ReadVariableOp VariableV2 IteratorGetNext
@@ -258,7 +267,7 @@ def value_like(graph: GraphIndex, write: int) -> Edge:
 
 
 def _reason_of(operation: str) -> Reason:
-    if operation in LIBRARY:
+    if operation in LIBRARY or operation in ALGEBRA:
         return Reason.LIBRARY_CALL
     if operation in CONTROL_FLOW:
         return Reason.CONTROL_FLOW
