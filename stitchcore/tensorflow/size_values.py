@@ -51,16 +51,24 @@ UNITS = 4
 
 
 def begin_within(graph: GraphIndex, sizes: Sizes) -> Iterator[int]:
-    """Nodes with a size that is derived of others, which none of their inputs has."""
+    """Nodes with a size that is derived of others, which none of their inputs has, and none tells
+    of a tensor that has it."""
+    told: dict[int, frozenset[str]] = {}
     for i in graph.order if sizes.derived else ():
-        made = _symbols(graph, sizes, (Edge(i, n) for n in range(len(graph.output_types[i]))))
-        if made & sizes.derived - _symbols(graph, sizes, graph.data[i]):
+        own = [Edge(i, port) for port in range(len(graph.output_types[i]))]
+        made, known = (_symbols(graph, sizes, tensors) for tensors in (own, graph.data[i]))
+        said = frozenset[str]().union(*(told.get(t.node, frozenset()) for t in graph.data[i]))
+        if made & sizes.derived - known - said:
             yield i
+        if graph.nodes[i].op in OF_SHAPES:
+            told[i] = known
+        elif not made and all(graph.dtype(tensor) in ("int32", "int64") for tensor in own):
+            told[i] = said
 
 
-def _symbols(graph: GraphIndex, sizes: Sizes, tensors: Iterable[Edge]) -> set[str]:
+def _symbols(graph: GraphIndex, sizes: Sizes, tensors: Iterable[Edge]) -> frozenset[str]:
     known = (sizes.dim(size) for tensor in tensors for size in graph.shape(tensor) or ())
-    return {name for dim in known if dim is not None for name in dims.symbols_of(dim)}
+    return frozenset(name for dim in known if dim is not None for name in dims.symbols_of(dim))
 
 
 @dataclass(frozen=True)

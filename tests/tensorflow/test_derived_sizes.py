@@ -104,6 +104,21 @@ def test_nor_is_there_one_element_alone(length: int) -> None:
     assert cut.sizes.derived and min(min(point.values()) for point in points) > 1
 
 
+def test_a_derived_size_that_a_shape_tells_does_not_begin_there() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
+        third = tf.exp(tf.tanh(x)[::3])
+        rows = tf.stack([tf.shape(third)[0] * 2, 4])
+        tf.multiply(tf.sin(tf.fill(rows, 0.5)), tf.reshape(third, rows), name="result")
+        definition = graph.as_graph_def(add_shapes=True)
+    cut = partition(definition, ["result"])
+    [refusal] = [one for one in cut.refusals if one.reason is Reason.DOES_NOT_UNIFY]
+    assert refusal.subject == "strided_slice" and cut.sizes.derived
+    region = next(r for r in cut.regions if cut.graph.number["result"] in r.members)
+    assert {cut.graph.number[name] for name in ("Fill", "Sin", "Exp")} <= {*region.members}
+    assert lower(subgraph(cut, region)).module.symbols
+
+
 def test_sizes_begin_where_a_tensor_gets_its_rank() -> None:
     """Nothing names sizes of one whose rank nobody knows, nor of what is computed of it."""
     with tf.Graph().as_default() as graph:
