@@ -29,5 +29,6 @@ PATCH_OPERATIONS = frozenset(
         "Cast",
         "GatherV2",
         "UnsortedSegmentSum",
+        "StridedSlice",
     }
 )

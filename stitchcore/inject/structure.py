@@ -64,6 +64,7 @@ SIGNATURES: Mapping[str, Tuple[Sequence[Any], Sequence[Any]]] = {
     "AssignVariableOp": ((RESOURCE, "dtype"), ()),
     "GatherV2": (("Tparams", "Tindices", "Taxis"), ("Tparams",)),
     "UnsortedSegmentSum": (("T", "Tindices", "Tnumsegments"), ("T",)),
+    "StridedSlice": (("T", "Index", "Index", "Index"), ("T",)),
 }
 
 

@@ -71,12 +71,13 @@ def _earliest(
         sources += graph.ends.get(i, ())
         part = classes.parts[i]
         written = variables.before.get(i) if part is Part.READ else None
-        indices = lookups.from_before(graph, i) if part is Part.MEMBER else None
+        early = lookups.from_before(graph, i).values() if part is Part.MEMBER else ()
+        before = {tensor.node for tensor in early}
         for source in sources:
             if not visited[source]:
                 continue  # a loop's back edge
             step = _step(classes.parts[source], part, origin[source], kind[i])
-            if indices is not None and source == indices.node and origin[source] is not None:
+            if source in before and origin[source] is not None:
                 step = 1
             level[i] = max(level[i], level[source] + (0 if source == written else step))
         if written is not None and classes.parts[written] is Part.MEMBER:
@@ -116,7 +117,7 @@ def _later(graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: l
                 latest = None
                 break
             inside = part is Part.MEMBER and kind[consumer] == kind[i]
-            inside = inside and not lookups.is_from_before(graph, consumer, position)
+            inside = inside and position not in lookups.from_before(graph, consumer)
             bound = level[consumer] - (0 if inside else 1)
             latest = bound if latest is None else min(latest, bound)
         if (

@@ -3,7 +3,8 @@
 A lookup with an index out of range is an error in TensorFlow, which names the index and where it
 stands; HLO clamps it. So a region that holds lookups waits for *verifiers*: each is the lookup
 itself on a table of as many rows of one byte, which fails for the same indices with the same error,
-word for word, in whatever version the job has. A sum by segments, the gradient of a lookup, is one
+word for word, in whatever version the job has. A table of unknown sizes tells them itself: its
+verifier looks up in the first column of it. A sum by segments, the gradient of a lookup, is one
 here too: HLO drops what TensorFlow refuses, and its verifier sums the indices themselves. No launch
 of the region runs before they succeed: a step that fails has changed none of its variables. That
 asks that the indices are known before the region starts (levels.py cuts there), and that TensorFlow
@@ -16,7 +17,7 @@ need no verifier.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
@@ -34,7 +35,9 @@ OF_VARIABLE = "ResourceGather"
 SEGMENT_SUM = "UnsortedSegmentSum"
 """Its table is what it makes. Negative indices are no error: both drop them."""
 
-INDICES = {"GatherV2": 1, OF_VARIABLE: 1, SEGMENT_SUM: 1}
+LOOKUP = "GatherV2"
+
+INDICES = {LOOKUP: 1, OF_VARIABLE: 1, SEGMENT_SUM: 1}
 """Lookups that regions may hold on CPUs, and the position of their indices. (On a GPU TensorFlow
 has no error: the row is zeros, tensorflow/core/kernels/gather_functor_gpu.cu.h, or is not added to,
 segment_reduction_ops_gpu.cu.h.)"""
@@ -83,19 +86,24 @@ def _are_rows(graph: GraphIndex, i: int, indices: Edge) -> bool:
     return known.greatest < count and (known.least >= 0 or graph.nodes[i].op == SEGMENT_SUM)
 
 
-def from_before(graph: GraphIndex, i: int) -> Edge | None:
-    """The indices of lookup i where they have to be there before its region starts: to be verified,
-    or since a proof draws what a region reads, and what it computes of that need be no row."""
+def from_before(graph: GraphIndex, i: int) -> Mapping[int, Edge]:
+    """Inputs of lookup i, by position, that have to be there before its region starts: its indices,
+    to be verified, or since a proof draws what a region reads, and what it computes of that need be
+    no row; and a table that tells its verifier how many rows it has."""
     indices = indices_of(graph, i)
-    if indices is None or unproved(graph, i) is not None:
-        return indices
-    computed = graph.nodes[source(graph, indices)].op in ALLOWED
-    return indices if computed else None
+    if indices is None:
+        return {}
+    found = {INDICES[graph.nodes[i].op]: indices}
+    if unproved(graph, i) is not None:
+        return {0: graph.data[i][0], **found} if is_told_by_table(graph, i) else found
+    return found if graph.nodes[source(graph, indices)].op in ALLOWED else {}
 
 
-def is_from_before(graph: GraphIndex, i: int, position: int) -> bool:
-    """Whether input `position` of node i are indices that have to be there before its region."""
-    return INDICES.get(graph.nodes[i].op) == position and from_before(graph, i) is not None
+def is_told_by_table(graph: GraphIndex, i: int) -> bool:
+    """Whether the verifier of lookup i is handed its table: where a size of that is unknown, and it
+    may be empty, so that TensorFlow looks at no index. An empty batch has none."""
+    shape = table_shape(graph, i) if graph.nodes[i].op == LOOKUP else None
+    return shape is not None and min(shape[_batch_dims(graph, i) :], default=0) < 0
 
 
 def variable_of(graph: GraphIndex, i: int) -> Edge | None:
@@ -114,23 +122,28 @@ def table_shape(graph: GraphIndex, i: int) -> tuple[int, ...] | None:
 def rows(graph: GraphIndex, i: int) -> int | None:
     """How many rows the table of lookup i has; None where that is not known before it runs, and
     negative where the operand of a sum by segments tells."""
-    shape = table_shape(graph, i)
-    if shape is None or graph.nodes[i].op in (OF_VARIABLE, SEGMENT_SUM):
-        return shape[0] if shape else None
-    axis = constant_operands.value_of(graph, graph.data[i][2])
-    known = axis is not None and axis.shape == () and -len(shape) <= axis < len(shape)
-    return shape[int(axis)] if axis is not None and known else None
+    shape, along = table_shape(graph, i), axis(graph, i)
+    return shape[along] if shape and along is not None else None
+
+
+def axis(graph: GraphIndex, i: int) -> int | None:
+    """The axis of its table that lookup i looks up in; None where that is not known."""
+    if graph.nodes[i].op != LOOKUP:
+        return 0
+    shape, told = table_shape(graph, i), constant_operands.value_of(graph, graph.data[i][2])
+    if shape is None or told is None or told.shape or not -len(shape) <= told < len(shape):
+        return None
+    return int(told) % len(shape)
 
 
 def known_before(graph: GraphIndex, i: int) -> set[int]:
     """What has to be there before the region of lookup i starts: its indices, and what tells of how
     many rows they may be; none where nothing has to, or i is no lookup."""
-    indices = from_before(graph, i)
-    if indices is None:
-        return set()
-    count = rows(graph, i)
-    counted = {graph.data[i][2].node} if count is not None and count < 0 else set()
-    return {indices.node, *counted}
+    known = {edge.node for edge in from_before(graph, i).values()}
+    count = rows(graph, i) if known else None
+    if graph.nodes[i].op == SEGMENT_SUM and count is not None and count < 0:
+        known.add(graph.data[i][2].node)
+    return known
 
 
 def _verifier_bytes(graph: GraphIndex, i: int, count: int) -> int:
@@ -141,12 +154,15 @@ def _verifier_bytes(graph: GraphIndex, i: int, count: int) -> int:
 
 def verifier(graph: GraphIndex, i: int) -> node_def_pb2.NodeDef:
     """The operation that fails as lookup i does, without inputs: a lookup in a table of bytes, or
-    the sums of the indices themselves, which are as many as what they name."""
+    in a column of its own, or the sums of the indices themselves, which are as many as what they
+    name."""
     kind = dtypes.as_dtype(graph.dtype(graph.data[i][1])).as_datatype_enum
     sums = graph.nodes[i].op == SEGMENT_SUM
-    node = node_def_pb2.NodeDef(op=SEGMENT_SUM if sums else "GatherV2")
+    node = node_def_pb2.NodeDef(op=SEGMENT_SUM if sums else LOOKUP)
     node.attr["Tindices"].type = kind
     node.attr["T" if sums else "Tparams"].type = kind if sums else types_pb2.DT_UINT8
+    if is_told_by_table(graph, i):
+        node.attr["Tparams"].CopyFrom(graph.nodes[i].attr["Tparams"])
     if sums:
         counted = dtypes.as_dtype(graph.dtype(graph.data[i][2])).as_datatype_enum
         node.attr["Tnumsegments"].type = counted
@@ -169,7 +185,9 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
         shape = (NOMINAL_SIZE, *shape[1:])
     batch = _batch_dims(graph, i)
     if shape is not None and batch:  # an empty batch has no indices either
-        shape = (*(size or NOMINAL_SIZE for size in map(abs, shape[:batch])), *shape[batch:])
+        shape = (*(size or NOMINAL_SIZE for size in shape[:batch]), *shape[batch:])
+    if shape is not None and node.op == LOOKUP:  # the table is asked
+        shape = tuple(NOMINAL_SIZE if size < 0 else size for size in shape)
     if shape is None or min(shape, default=0) < 1:
         return Reason.DATA_DEPENDENT_ERROR
     if graph.alive(indices) != graph.deadness[i]:

@@ -203,8 +203,8 @@ class _RegionPatch:
         """
         inside = {*self.region.members, *self.region.reads}
         fetchable = set() if self.builder.function else set(self.builder.partition.preserve)
-        looked_up = (lookups.unproved(self.graph, member) for member in self.region.members)
-        verified = {indices.node for indices in looked_up if indices is not None}
+        looked_up = (lookups.from_before(self.graph, member) for member in self.region.members)
+        verified = {tensor.node for before in looked_up for tensor in before.values()}
         return [
             read
             for read in self.region.reads
@@ -358,7 +358,7 @@ class _RegionPatch:
         """What fails as the region's lookups would (lookups.py): control inputs of its launches.
         Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
         each after what TensorFlow would have raised before without waiting for the region."""
-        verifiers: dict[tuple[str, int | str, str], str] = {}
+        verifiers: dict[tuple[str, int | str, str, int], str] = {}
         looked_up = any(lookups.unproved(self.graph, i) is not None for i in self.region.members)
         waiting = lookups.after(self.graph, self.region.members) if looked_up else set()
         for member in self.region.members:
@@ -367,7 +367,9 @@ class _RegionPatch:
             if indices is None or rows is None:
                 continue
             counted = self._counted(member, rows)
-            place = (self.builder.tensor(indices), counted, lookups.verifier(self.graph, member).op)
+            operation = lookups.verifier(self.graph, member).op
+            axis = lookups.axis(self.graph, member) if isinstance(counted, str) else 0
+            place = (self.builder.tensor(indices), counted, operation, axis)
             if place not in verifiers:
                 verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
                 earlier = [f"^+{name}" for name in list(verifiers.values())[-2:-1]]
@@ -382,6 +384,8 @@ class _RegionPatch:
         region, whoever runs that then. Raises Refused where that many are only assumed."""
         operands = self.graph.data[member]
         sums = self.graph.nodes[member].op == lookups.SEGMENT_SUM
+        if lookups.is_told_by_table(self.graph, member):
+            return self.builder.tensor(operands[0])
         if rows >= 0 and not self._is_numbered(Edge(member, 0) if sums else operands[0]):
             return rows
         if sums and operands[2].node not in self.region.members:
@@ -392,18 +396,37 @@ class _RegionPatch:
     def _verify(
         self, name: str, member: int, indices: str, rows: int | str, earlier: tuple[str, ...]
     ) -> None:
-        """`rows`: how many, or the tensor that says so."""
+        """`rows`: how many, or the tensor that says so: a number of segments, or a table."""
         node = lookups.verifier(self.graph, member)
         if node.op == lookups.SEGMENT_SUM:
             counted = self.graph.dtype(self.graph.data[member][2])
             count = rows if isinstance(rows, str) else self._const(np.asarray(rows, counted))
             operands = (indices, indices, count)
+        elif isinstance(rows, str):
+            axis = lookups.axis(self.graph, member)
+            table = self._first_column(member, rows, axis)
+            operands = (table, indices, self._const(np.asarray(axis, np.int32)))
         else:
-            table = self._const(np.asarray(0, np.uint8), (int(rows),))
+            table = self._const(np.asarray(0, np.uint8), (rows,))
             operands = (table, indices, self._const(np.asarray(0, np.int32)))
         inputs = (*operands, *self.before, *earlier)
         place = self.builder.id(member)  # whose error it raises
         self.builder.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
+
+    def _first_column(self, member: int, table: str, axis: int) -> str:
+        """A table of a lookup, all of `axis` and the first place of all else."""
+        name = f"{self.region.name}_rows{self.constants}"
+        rank = len(lookups.table_shape(self.graph, member) or ())
+        node = node_def_pb2.NodeDef()
+        node.attr["T"].CopyFrom(self.graph.nodes[member].attr["Tparams"])
+        node.attr["Index"].type = types_pb2.DT_INT32
+        node.attr["begin_mask"].i = node.attr["end_mask"].i = 1 << axis
+        ends = [self._const(np.full(rank, at, np.int32)) for at in (0, 1, 1)]
+        place = self.builder.id(member)
+        self.builder.add.append(
+            AddedNode(name, "StridedSlice", encoded(node), place, (table, *ends))
+        )
+        return f"+{name}:0"
 
     # ---- launches ------------------------------------------------------------------------------
     def _read_places(self) -> list[Place | Constant]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -55,15 +56,22 @@ def begin_within(graph: GraphIndex, sizes: Sizes) -> Iterator[int]:
     of a tensor that has it."""
     told: dict[int, frozenset[str]] = {}
     for i in graph.order if sizes.derived else ():
-        own = [Edge(i, port) for port in range(len(graph.output_types[i]))]
-        made, known = (_symbols(graph, sizes, tensors) for tensors in (own, graph.data[i]))
-        said = frozenset[str]().union(*(told.get(t.node, frozenset()) for t in graph.data[i]))
-        if made & sizes.derived - known - said:
+        outputs = [Edge(i, port) for port in range(len(graph.output_types[i]))]
+        made, known = (_symbols(graph, sizes, tensors) for tensors in (outputs, graph.data[i]))
+        told[i] = _told(graph, sizes, told, i)
+        if made & sizes.derived - known - told[i]:
             yield i
-        if graph.nodes[i].op in OF_SHAPES:
-            told[i] = known
-        elif not made and all(graph.dtype(tensor) in ("int32", "int64") for tensor in own):
-            told[i] = said
+        if made or any(graph.dtype(tensor) not in ("int32", "int64") for tensor in outputs):
+            told[i] = frozenset()
+
+
+def _told(
+    graph: GraphIndex, sizes: Sizes, told: Mapping[int, frozenset[str]], i: int
+) -> frozenset[str]:
+    """Of which symbols the shapes speak that node i is computed of, its inputs being `told` of."""
+    if graph.nodes[i].op in OF_SHAPES:
+        return _symbols(graph, sizes, graph.data[i])
+    return frozenset[str]().union(*(told.get(t.node, frozenset()) for t in graph.data[i]))
 
 
 def _symbols(graph: GraphIndex, sizes: Sizes, tensors: Iterable[Edge]) -> frozenset[str]:
@@ -104,9 +112,16 @@ def of_sizes(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> SizeValu
     made_of: set[int] = set()
     broadcasts: set[int] = set()
     otherwise: dict[int, tuple[Dim, ...]] = {}
+    told: dict[int, frozenset[str]] = {}
+    held = _held(graph, parts, sizes, clones)
     for i in graph.order:
+        if i in clones:
+            told[i] = _told(graph, sizes, told, i)
         if i not in clones or graph.nodes[i].op in OF_SHAPES:
             continue
+        own = [
+            {name: size for name, size in at.items() if name in told[i] | held[i]} for at in near
+        ]
         if any(tensor.node in unfit | made_of for tensor in graph.data[i]):
             made_of.add(i)  # no clone any more
             continue
@@ -119,22 +134,42 @@ def of_sizes(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> SizeValu
             if len(arrays) < len(near):
                 continue
             try:
-                if not _fits(arrays, near, others):
+                if not _fits(arrays, own, others):
                     unfit.add(i)
                     break
             except _Overflow as overflow:
                 beyond = [one for one in beyond if one[0] != overflow.point]
             there = [
-                (own, at, told[edge])
-                for own, at, told in (() if i in broadcasts else smallest)
-                if edge in told
+                (least, at, values[edge])
+                for least, at, values in (() if i in broadcasts else smallest)
+                if edge in values
             ]
-            found = _otherwise(arrays, near, there, partial(_reaches, graph, parts, sizes, i))
+            found = _otherwise(arrays, own, there, partial(_reaches, graph, parts, sizes, i))
             if found and all(np.array_equal(array, arrays[0]) for array in arrays):
                 unfit.add(i)  # no kernel would know the size that it depends on
                 break
             otherwise[i] = otherwise.get(i, ()) + found
     return SizeValues(frozenset(unfit), {i: found for i, found in otherwise.items() if found})
+
+
+def _held(
+    graph: GraphIndex, parts: Sequence[Part], sizes: Sizes, clones: AbstractSet[int]
+) -> Mapping[int, frozenset[str]]:
+    """By clone, the symbols that all members have which its value goes to: a region of any of them
+    knows these."""
+    held: dict[int, frozenset[str]] = {}
+    for i in reversed(graph.order):
+        if i not in clones:
+            continue
+        each: list[frozenset[str]] = []
+        for consumer in {consumer for consumer, position in graph.consumers[i] if position >= 0}:
+            if consumer in held:
+                each.append(held[consumer])
+            elif parts[consumer] is Part.MEMBER:
+                made = (Edge(consumer, port) for port in range(len(graph.output_types[consumer])))
+                each.append(_symbols(graph, sizes, (*graph.data[consumer], *made)))
+        held[i] = frozenset[str]().union(*each[:1]).intersection(*each)
+    return held
 
 
 def _reaches(

@@ -74,7 +74,9 @@ TABLES: Mapping[str, Made] = {
     "places from the end": lambda x, n: (
         x * tf.reverse(tf.pad(number(tf.minimum(tf.range(n - 1), 50)), [[1, 0]]), [0])[:, None]
     ),
-    "the last place, cut": lambda x, n: x * number(tf.reduce_max(tf.minimum(tf.range(n), 100))),
+    "the last place, cut": lambda x, n: (
+        x * number(tf.reduce_max(tf.minimum(tf.range(n), 100))) * 1e-2
+    ),
     "chosen, and compared": lambda x, n: tf.where(
         tf.abs(tf.where(tf.constant(1) > 150, 1, n) - 8) > n, x, 2.0 * x
     ),
