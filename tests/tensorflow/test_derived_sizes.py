@@ -122,10 +122,10 @@ def test_a_derived_size_that_a_shape_tells_does_not_begin_there() -> None:
 def test_a_derived_size_is_no_number_of_a_region_that_does_not_hold_it() -> None:
     """How many rows were added up, behind a library call: nothing there has so many."""
     with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
-        total = tf.reduce_sum(tf.exp(tf.tanh(x)[::3]), 0, keepdims=True)
+        x = tf.compat.v1.placeholder(tf.float32, [None, 8, 8], name="x")
+        total = tf.reduce_sum(tf.exp(tf.tanh(x)[::3]), 0)
         count = tf.cast((tf.shape(x)[0] + 2) // 3, tf.float32)
-        mean = tf.matmul(total, tf.zeros([8, 900])) / count
+        mean = tf.linalg.inv(total) / count
         tf.multiply(tf.sin(mean), 2.0, name="result")
         definition = graph.as_graph_def(add_shapes=True)
     cut = partition(definition, ["result"])
