@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stitchcore.errors import Reason, Refused
@@ -240,6 +240,7 @@ def test_fit_of_reciprocals(k: int, first: int, second: int) -> None:
     st.lists(_sizes, min_size=3, max_size=4, unique=True),
     _sizes,
 )
+@example(42.77978515625, 1, False, False, [2, 195, 213], 2)  # at two sizes half a unit more or less
 def test_fit_of_a_weight_over_a_size(
     weight: float, count: int, over: bool, negative: bool, sizes: list[int], other: int
 ) -> None:

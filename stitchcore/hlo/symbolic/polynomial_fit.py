@@ -147,7 +147,7 @@ def _common(literals: Sequence[Literal], scales: Sequence[Fraction]) -> Fraction
         ends = [Fraction(float(np.nextafter(value, value.dtype.type(end)))) for end in (0, np.inf)]
         below, above = ((Fraction(float(value)) + end) / 2 * scale for end in ends)
         low, high = max(low, below), above if high is None else min(high, above)
-    if high is None or low >= high:
+    if high is None or low > high:
         return None
     edge = (high - low) / 1024  # where two numbers are as near, and the even one is taken
     found = _simplest(low + edge, high - edge)
