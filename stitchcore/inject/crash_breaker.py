@@ -141,14 +141,19 @@ def record_failure(store: str, digest: str, key: str, session: str, failed: str)
 
 
 def swap_ok(store: str, digest: str) -> None:
-    """Closes the account; a failure that is on record stays."""
+    """Closes the account; a failure that is on record stays, also one that another thread or
+    process puts there meanwhile."""
     path = _path(store, digest)
+    taken = f"{path}.{os.getpid()}.{time.monotonic_ns()}.taken"
     try:
-        if not _failed(path):
-            lock = _lock_of(path)
-            os.unlink(path)
-            if lock:
-                os.unlink(os.path.join(store, "breaker", lock))
+        os.rename(path, taken)
+        if _failed(taken):
+            os.rename(taken, path)
+            return
+        lock = _lock_of(taken)
+        os.unlink(taken)
+        if lock:
+            os.unlink(os.path.join(store, "breaker", lock))
     except OSError:
         return  # never written, or the store is gone: the next start decides
 

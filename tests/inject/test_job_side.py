@@ -22,6 +22,7 @@ from stitchcore.inject import (
     plugin,
     program,
     reasons,
+    records,
     settings,
     step_monitor,
     target,
@@ -197,6 +198,25 @@ def test_a_failure_on_record_outlives_the_job(tmp_path: Path) -> None:
     assert guard.why_not(store, "d", "another key") is None
     guard.swap_begin(store, "d", "another key", "s")  # a new artifact opens its own account
     assert guard.why_not(store, "d", "key") is None
+
+
+def test_a_failure_that_is_put_on_record_while_the_account_is_closed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the job's end its watcher may close what its main thread has just found to fail."""
+    store, read = str(tmp_path), records.read
+
+    def meanwhile(path: str) -> dict[str, object]:
+        found = read(path)
+        guard.record_failure(store, "d", "k", "s", "kernel gave 7")
+        return found
+
+    guard.swap_begin(store, "d", "k", "s")
+    monkeypatch.setattr(records, "read", meanwhile)
+    guard.swap_ok(store, "d")
+    monkeypatch.undo()
+    guard.swap_ok(store, "d")
+    assert guard.why_not(store, "d", "k") == "kernel gave 7"
 
 
 def test_order_interval_is_exact() -> None:
