@@ -368,7 +368,7 @@ class _RegionPatch:
                 continue
             counted = self._counted(member, rows)
             operation = lookups.verifier(self.graph, member).op
-            axis = lookups.axis(self.graph, member) if isinstance(counted, str) else 0
+            axis = lookups.axis(self.graph, member) or 0
             place = (self.builder.tensor(indices), counted, operation, axis)
             if place not in verifiers:
                 verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
@@ -403,7 +403,7 @@ class _RegionPatch:
             count = rows if isinstance(rows, str) else self._const(np.asarray(rows, counted))
             operands = (indices, indices, count)
         elif isinstance(rows, str):
-            axis = lookups.axis(self.graph, member)
+            axis = lookups.axis(self.graph, member) or 0
             table = self._first_column(member, rows, axis)
             operands = (table, indices, self._const(np.asarray(axis, np.int32)))
         else:
