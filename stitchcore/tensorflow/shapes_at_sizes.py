@@ -1,6 +1,7 @@
 """TensorFlow's own shape inference over a graph, for sizes of what enters it.
 
-The graph is imported with those sizes: 20 to 30 microseconds a node (2 cores, TensorFlow 2.21).
+The graph is imported with those sizes: 3 microseconds a node where it is only asked whether they
+are taken, 40 where all shapes are read (2 cores, TensorFlow 2.21).
 """
 
 from __future__ import annotations

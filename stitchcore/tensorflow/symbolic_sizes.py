@@ -11,7 +11,7 @@ assumed: kernels check at run time what they rely on. A size that may be small a
 table of positions) is *bounded*, and tried where it is. One that fits no relation, and one too
 many, stays unknown, and so does what depends on it: the graph is never refused for its sizes.
 
-Relations are sought with at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at
+Relations are sought with at most MOST_NODES / (nodes of the graph) runs, 1000 at most and 64 at
 least; fitting takes 12 runs at most (another for each number at which a size is cut, and where
 large sizes are refused up to 6 for each symbol), once again for each symbol that is given up, and 2
 more where symbols are derived; all of it once again for each of at most MOST_ROUNDS where sizes
@@ -66,7 +66,7 @@ JUDGED_SIZE = 32
 MOST_SYMBOLS = 24
 """A region is lowered at as many points, and some more, as it has symbols."""
 
-MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
+MOST_NODES, MOST_RUNS, LEAST_RUNS = 3_000_000, 1000, 64
 """Bounds of the search for relations: nodes inferred in all, and runs of inference."""
 
 MOST_OTHERWISE = 100_000
