@@ -117,7 +117,7 @@ def partition(
     sizes = resolve(infer_shapes(graph)) if sizes is None else sizes
     indexed, recomputed = recompute(sizes)
     variables = analyse(indexed)
-    left_out = dict.fromkeys(_summed_by_numbers(indexed, sizes), Reason.DOES_NOT_UNIFY)
+    left_out = dict.fromkeys(_summed_by_assumption(indexed, sizes), Reason.DOES_NOT_UNIFY)
     left_out |= dict.fromkeys(begin_within(indexed, sizes), Reason.DOES_NOT_UNIFY)
     copied = classify(indexed, variables, left_out, kind, multiplies).parts
     values = of_sizes(indexed, copied, sizes)
@@ -161,14 +161,28 @@ def partition(
     )
 
 
-def _summed_by_numbers(graph: GraphIndex, sizes: Sizes) -> Iterator[int]:
+def _summed_by_assumption(graph: GraphIndex, sizes: Sizes) -> Iterator[int]:
     """Sums that bring a gradient to its operand's shape, by axes that a size decides which is taken
-    for a number. What is summed, and what comes of it, would be one value in a kernel, of which one
-    alone can be left to TensorFlow where that size is another."""
+    for a number, or for another's. What is summed, and what comes of it, would be one value in a
+    kernel, of which one alone can be left to TensorFlow where that size is another."""
     for i, node in enumerate(graph.nodes):
-        if node.op == "Sum" and (node.name, 0) in sizes.numbered:
-            if graph.nodes[graph.data[i][1].node].op != "Const":
-                yield i
+        if node.op != "Sum" or graph.nodes[graph.data[i][1].node].op == "Const":
+            continue
+        users = graph.consumers[graph.data[i][0].node]
+        read = [graph.data[user][at] for user, at in users if at >= 0]
+        shared = read.count(graph.data[i][0]) > 1
+        if (node.name, 0) in sizes.numbered or (shared and is_whole_by_assumption(graph, sizes, i)):
+            yield i
+
+
+def is_whole_by_assumption(graph: GraphIndex, sizes: Sizes, i: int) -> bool:
+    """Whether node i hands on all that it reads, and need not where sizes that are assumed to be
+    equal are not."""
+    source, made = graph.data[i][0], Edge(i, 0)
+    if graph.shape(source) != graph.shape(made):
+        return False
+    names = [(graph.nodes[tensor.node].name, tensor.port) for tensor in (source, made)]
+    return not sizes.are_alike_otherwise(*names)
 
 
 def grouped(

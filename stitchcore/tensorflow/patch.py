@@ -35,7 +35,13 @@ from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, ten
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
 from stitchcore.tensorflow.op_allowlist import ALLOWED, CHECKED
-from stitchcore.tensorflow.partition import Partition, Region, is_view, waits
+from stitchcore.tensorflow.partition import (
+    Partition,
+    Region,
+    is_view,
+    is_whole_by_assumption,
+    waits,
+)
 from stitchcore.tensorflow.variables import resolve
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
@@ -59,6 +65,9 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mappin
             refused[region.name] = replace(error.refusal, subject=region.name)
     return Patch(tuple(patches)), refused
 
+
+_PARTS = frozenset("Sum Mean Max Min Prod StridedSlice Slice BroadcastTo Tile Pad PadV2".split())
+"""Operations that hand on all they read by one shape, and a part or more by another."""
 
 _SAME_ELEMENTS = frozenset(
     {"Sum", "StridedSlice", *(name for name, rule in ALLOWED.items() if rule.view)}
@@ -125,6 +134,11 @@ class _RegionPatch:
         self.stored = self._stored_updates()
         self.relying = self._relying()
         self.seen = self._first_seen()
+        self.parts = any(
+            is_whole_by_assumption(self.graph, self.partition.sizes, i)
+            for i in region.members
+            if self.graph.nodes[i].op in _PARTS
+        )
         self.shapes = {place: program.outputs[n].dims for place, n in self.seen.items()}
 
     def write(self) -> None:
@@ -245,23 +259,38 @@ class _RegionPatch:
         return read
 
     def _is_checked(self, position: int) -> bool:
-        """Whether an output of the region is right where a size that is taken for a number is
-        another. A launch makes it, which then leaves it to TensorFlow's operations; or it has the
-        elements of a tensor that is right, and both have their shapes whatever that size is."""
+        """Whether an output of the region is right where a size that is taken for a number, or for
+        another, is not that. A launch makes it, which then leaves it to TensorFlow's operations; or
+        it has the elements of a tensor that is right, and both have their shapes whatever that size
+        is."""
         place, results = self.program.outputs[position].place, self.region.results
-        taken = any(self._is_numbered(argument.tensor) for argument in self.relying)
-        if not taken or position in self.seen.values():
+        if position in self.seen.values() or not self.relying:
             return True
+        taken = any(self._is_numbered(argument.tensor) for argument in self.relying)
         if isinstance(place, Constant) or position >= len(results):
-            return False
+            return not taken
+        if not taken and not self.parts:
+            return True
         if isinstance(place, Input):
             origin = self.function.arguments[place.position].tensor
         else:
             origin = results[self.seen[place]]
-        moved = results[position]
-        while moved != origin and self.graph.nodes[moved.node].op in _SAME_ELEMENTS:
-            moved = self.graph.data[moved.node][0]
-        return moved == origin and not any(map(self._is_numbered, (origin, results[position])))
+        of_origin, of_result = (set(self._handed_on(one)) for one in (origin, results[position]))
+        if of_origin.isdisjoint(of_result):
+            return False
+        return not taken or not any(map(self._is_numbered, (origin, results[position])))
+
+    def _handed_on(self, tensor: Edge) -> Iterator[Edge]:
+        """A tensor, and those of which it has all elements, in order."""
+        yield tensor
+        while (operation := self.graph.nodes[tensor.node].op) in _SAME_ELEMENTS:
+            if operation in _PARTS and (
+                is_whole_by_assumption(self.graph, self.partition.sizes, tensor.node)
+                or not (operation == "Sum" or is_view(self.graph, tensor.node))
+            ):
+                return
+            tensor = self.graph.data[tensor.node][0]
+            yield tensor
 
     def _require_checked(self, position: int) -> None:
         if not self._is_checked(position):

@@ -6,7 +6,7 @@ element at them they are larger; and what fits must fit at large sizes too.
 
 from __future__ import annotations
 
-import itertools
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,10 @@ at 128 tokens nothing else tells that."""
 SMALL = (9, 12, 13, 11)
 """Sizes of symbols that may be small alone: at the base, where one is changed, where all are
 together, and once again."""
+
+LESS_SMALL = (15, 16, 17, 29, 47, 71, *LARGE)
+"""Sizes of the same beside large ones of others, as far as inference takes them: what is a number
+at all of SMALL (rounded down to 8) need be none."""
 
 FACTORS = (9, 65, 513)
 """By how much the sizes of a symbol are larger where something has no or one element at them (the
@@ -102,6 +106,8 @@ def _with_longer(inference: Inference, inferred: Inferred) -> Inferred:
         left = short_at({symbol: FACTORS[-1]})
         if left is not None and len(left) < len(short):
             to_blame[symbol] = FACTORS[-1]
+    if constraints.bounded and not to_blame:  # by others, which have to be larger too
+        to_blame = dict.fromkeys(symbols, FACTORS[-1])
     always = short_at(to_blame) or set()
     for factor in FACTORS if to_blame else ():
         factors = dict.fromkeys(to_blame, factor)
@@ -141,21 +147,25 @@ def _with_large(inference: Inference, inferred: Inferred) -> Inferred:
     free = [name for name in base if name not in constraints.bounded]
 
     def at(largest: Mapping[str, int]) -> tuple[dict[str, int], Shapes | None]:
-        sizes = {name: size + 6 * free.index(name) for name, size in largest.items()}
+        sizes = {n: size + 6 * free.index(n) if n in free else size for n, size in largest.items()}
         point = base | times(sizes, inferred.factors)
         return point, inference.shapes(constraints.sizes(point))
 
+    def most(name: str, beside: Mapping[str, int], sizes: Sequence[int]) -> dict[str, int]:
+        taken = ({name: n} for n in reversed(sizes) if at({**beside, name: n})[1] is not None)
+        return next(taken, {})
+
     largest = dict.fromkeys(free, LARGE[-1])
+    if at(largest)[1] is None:
+        largest = dict(ChainMap(*(most(name, {}, LARGE) for name in free)))
+    for name in sorted(constraints.bounded):
+        largest |= most(name, largest, LESS_SMALL)
     large, shapes = at(largest)
-    if shapes is None:
-        taken = ((s, (n for n in LARGE[::-1] if at({s: n})[1] is not None)) for s in free)
-        largest = {symbol: size for symbol, sizes in taken for size in itertools.islice(sizes, 1)}
-        large, shapes = at(largest)
     if shapes is None or not largest:
         return inferred
     while _is_cut(inference.graph, inferred, large, shapes):
         for size in LARGE:
-            point, between = at({name: min(size, most) for name, most in largest.items()})
+            point, between = at({name: min(size, end) for name, end in largest.items()})
             if between is not None and _is_cut(inference.graph, inferred, point, between):
                 break
         else:

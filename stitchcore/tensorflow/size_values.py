@@ -98,7 +98,7 @@ def of_sizes(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> SizeValu
     # What others are derived of goes with them at the points that are known alone.
     free = {name: size for name, size in near[0].items() if name not in sizes.derived}
     alone = [name for name in free if name not in sizes.bounded]
-    small = {name: SMALLEST + k for k, name in enumerate(alone)}
+    small = {name: SMALLEST + k for k, name in enumerate(free)}
     further = [*sizes.large, *({**free, name: LARGE[-1]} for name in alone), {**free, **small}]
     least = [{name: size} for size in (1, 0) for name in free]
     if len(free) > 1:

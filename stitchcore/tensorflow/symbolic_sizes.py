@@ -96,8 +96,8 @@ class Sizes:
     those are JUDGED_SIZE and NOMINAL_SIZE, those in `enlarged` as many times larger as it takes, or
     small if they are `bounded`. `refusals` tell which sizes are left unknown, and why. `otherwise`
     are the shapes of all tensors where sizes that are assumed to be equal are not, in each way that
-    inference takes; asked for in graphs with stacks alone (recomputed_shapes.py), None where that
-    cannot be told.
+    inference takes; asked for where sizes are assumed to be equal, and in graphs with stacks
+    (recomputed_shapes.py); None where that cannot be told.
     `unrelated` are the symbols in `assumed` that rest on no equality: derived ones, those of sizes
     that begin within the graph, and of tables.
     """
@@ -118,6 +118,16 @@ class Sizes:
     unrelated: frozenset[str] = frozenset()
     numbered: frozenset[Tensor] = frozenset()
     bounded: frozenset[str] = frozenset()
+
+    def are_alike_otherwise(self, first: Tensor, second: Tensor) -> bool:
+        """Whether two tensors of one shape are that also where sizes that are assumed to be equal
+        are not."""
+        if not self.supposed and self.assumed <= self.unrelated:
+            return True
+        if self.otherwise is None:
+            return False
+        shapes = ((known.get(first), known.get(second)) for known in self.otherwise)
+        return all(one is not None and one == other for one, other in shapes)
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -158,7 +168,7 @@ def resolve(graph: Any) -> Sizes:
                 resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
     found = {(graph.node[i].name, 0) for i in inference.tables}
     unrelated = begun.union(derived, _symbols_of(found, result, table))
-    stacks = any(node.op in POPS for node in graph.node)
+    stacks, assumed = any(n.op in POPS for n in graph.node), inferred.constraints.assumed
     return Sizes(
         result,
         (*inferred.constraints.symbols, *derived),
@@ -172,7 +182,7 @@ def resolve(graph: Any) -> Sizes:
         judged,
         nominal,
         inferred.factors,
-        _otherwise(inference, inferred.constraints) if stacks else None,
+        _otherwise(inference, inferred.constraints) if stacks or assumed else None,
         unrelated,
         _numbered(inference, inferred.constraints, resolved),
         inferred.constraints.bounded,
@@ -292,8 +302,8 @@ def _sized(
         max(inferred.factors.values(), default=1),
     )
     for factor in (1, 2, 4, *FACTORS):
-        point = times(symbols, dict.fromkeys(inferred.factors, factor))
-        point |= dict.fromkeys(bounded, SMALL[1])
+        sizes = symbols | dict.fromkeys(bounded, SMALL[1])
+        point = times(sizes, dict.fromkeys(inferred.factors, factor))
         shapes = inference.shapes(inferred.constraints.sizes(point)) or {}
         if factor >= largest or (shapes and short_places(inference, shapes) <= always):
             break

@@ -256,6 +256,48 @@ def test_a_batch_that_is_not_the_number_it_was_taken_for(kind: str) -> None:
             runs(program.graph, [4, other])
 
 
+def checked(x: Any) -> Any:
+    """An operation that stays TensorFlow's."""
+    return tf.raw_ops.CheckNumerics(tensor=x, message="")
+
+
+HALVES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "a part": lambda evens, odds: checked(tf.tanh(evens)[: tf.shape(odds)[0]]) + checked(odds),
+    "a part of what is given": lambda evens, odds: (
+        checked(evens[: tf.shape(odds)[0]]) + tf.tanh(checked(odds))
+    ),
+    "gradients": lambda evens, odds: tf.concat(
+        tf.gradients(tf.reduce_sum(tf.sin(evens + odds)), [evens, odds]), 0
+    ),
+    "each gradient": lambda evens, odds: tf.concat(
+        [checked(g) for g in tf.gradients(tf.reduce_sum(tf.sin(evens + odds)), [evens, odds])], 0
+    ),
+    "of one shape": lambda evens, odds: checked(tf.tanh(evens) * 2.0) + tf.zeros_like(odds),
+}
+"""What meets the other half of a batch: as many rows, it is assumed."""
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_halves_of_which_one_has_a_row_more(kind: str) -> None:
+    """Two rows meet one all the same: it is broadcast."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64], "x")
+        evens, odds = checked(x[::2]), checked(x[1::2])
+        made = HALVES[kind](evens * variable, odds)
+        tf.identity(made, name="kept")
+        tf.reduce_sum(tf.sin(made) * made, name="result")
+        change = 1e-3 * tf.reduce_sum(made, 0)
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
+    definition = graph.as_graph_def(add_shapes=True)
+    step = tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
+    program = stitched(step, some=True)
+    same(program.graph, step, [20, 3, 20, 2])
+    if "part" in kind:
+        same(program.graph, step, [7, 20, 1])
+
+
 TABLE = np.random.default_rng(0).normal(size=(200, 64)).astype(np.float32)
 PARTS: Mapping[str, tuple[Callable[[Any, Any], Any], list[int]]] = {
     "of a table": (lambda x, n: x + tf.exp(TABLE)[:n], [230]),
