@@ -298,7 +298,8 @@ class _RegionPatch:
             raise Refused(self.region.name, Reason.DOES_NOT_UNIFY, detail)
 
     def _is_supposed(self, tensor: Edge) -> bool:
-        return (self.graph.nodes[tensor.node].name, tensor.port) in self.partition.sizes.supposed
+        sizes, name = self.partition.sizes, self.graph.nodes[tensor.node].name
+        return (name, tensor.port) in sizes.supposed | sizes.fitted
 
     def _is_numbered(self, tensor: Edge) -> bool:
         return (self.graph.nodes[tensor.node].name, tensor.port) in self.partition.sizes.numbered
@@ -415,7 +416,7 @@ class _RegionPatch:
         sums = self.graph.nodes[member].op == lookups.SEGMENT_SUM
         if lookups.is_told_by_table(self.graph, member):
             return self.builder.tensor(operands[0])
-        if rows >= 0 and not self._is_numbered(Edge(member, 0) if sums else operands[0]):
+        if rows >= 0 and not self._is_supposed(Edge(member, 0) if sums else operands[0]):
             return rows
         if sums and operands[2].node not in self.region.members:
             return self.builder.tensor(operands[2])

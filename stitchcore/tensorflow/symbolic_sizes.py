@@ -98,6 +98,9 @@ class Sizes:
     are the shapes of all tensors where sizes that are assumed to be equal are not, in each way that
     inference takes; asked for where sizes are assumed to be equal, and in graphs with stacks
     (recomputed_shapes.py); None where that cannot be told.
+    `fitted` are tensors with a dimension that is a number wherever it was looked at, and of which
+    inference does not say so (of a batch the first 24 rows, of which a smaller one has less):
+    checked at run time too.
     `unrelated` are the symbols in `assumed` that rest on no equality: derived ones, those of sizes
     that begin within the graph, and of tables.
     """
@@ -118,6 +121,7 @@ class Sizes:
     unrelated: frozenset[str] = frozenset()
     numbered: frozenset[Tensor] = frozenset()
     bounded: frozenset[str] = frozenset()
+    fitted: frozenset[Tensor] = frozenset()
 
     def are_alike_otherwise(self, first: Tensor, second: Tensor) -> bool:
         """Whether two tensors of one shape are that also where sizes that are assumed to be equal
@@ -186,6 +190,7 @@ def resolve(graph: Any) -> Sizes:
         unrelated,
         _numbered(inference, inferred.constraints, resolved),
         inferred.constraints.bounded,
+        _different(resolved, inference.shapes({}) or {}),
     )
 
 

@@ -152,6 +152,22 @@ def test_what_is_one_function_of_all_sizes_is_copied(kind: str) -> None:
     same(stitched(graph).graph, graph, [size for size in SIZES if size > 2])
 
 
+def test_a_number_made_of_a_part_is_checked_where_it_could_be_smaller() -> None:
+    """The first 20 rows are 20 wherever the batch was looked at; of 7 there are 7."""
+
+    def made(x: Any, n: Any) -> Any:
+        part = tf.raw_ops.CheckNumerics(tensor=tf.tanh(x)[:20], message="")
+        return x * number(tf.size(part)) * 1e-3
+
+    graph = step(made)
+    program = stitched(graph)
+    before = failures(program)
+    same(program.graph, graph, [150, 21])
+    assert failures(program) == before
+    same(program.graph, graph, [7, 150, 1])
+    assert failures(program) != before
+
+
 def test_an_overflow_says_nothing() -> None:
     """Of two large sizes and 4096 the product is no int32; of either alone it is."""
     with tf.Graph().as_default() as graph:
