@@ -263,12 +263,16 @@ class _RegionPatch:
         another, is not that. A launch makes it, which then leaves it to TensorFlow's operations; or
         it has the elements of a tensor that is right, and both have their shapes whatever that size
         is."""
-        place, results = self.program.outputs[position].place, self.region.results
+        place, dims = self.program.outputs[position].place, self.program.outputs[position].dims
+        results = self.region.results
         if position in self.seen.values() or not self.relying:
             return True
-        taken = any(self._is_numbered(argument.tensor) for argument in self.relying)
+        tensors = [argument.tensor for argument in self.relying]
         if isinstance(place, Constant) or position >= len(results):
-            return not taken
+            return not any(self._is_numbered(one) or self._is_fitted(one) for one in tensors)
+        if self._is_fitted(results[position]) and self._made_in(place) != dims:
+            return False  # its shape would be a constant
+        taken = any(map(self._is_numbered, tensors))
         if not taken and not self.parts:
             return True
         if isinstance(place, Input):
@@ -304,13 +308,18 @@ class _RegionPatch:
     def _is_numbered(self, tensor: Edge) -> bool:
         return (self.graph.nodes[tensor.node].name, tensor.port) in self.partition.sizes.numbered
 
+    def _is_fitted(self, tensor: Edge) -> bool:
+        return (self.graph.nodes[tensor.node].name, tensor.port) in self.partition.sizes.fitted
+
     def _is_told(self, result: Result) -> bool:
         """Whether a constant tells a result's shape, if that is not the one it is made in."""
-        if isinstance(result.place, Input):
-            made: tuple[Dim, ...] | None = self.function.arguments[result.place.position].dims
-        else:
-            made = self.shapes.get(result.place) if isinstance(result.place, Temporary) else None
-        return made in (None, result.dims) or _unknown(result.dims) <= 1
+        return self._made_in(result.place) in (None, result.dims) or _unknown(result.dims) <= 1
+
+    def _made_in(self, place: Place | Constant) -> tuple[Dim, ...] | None:
+        """The shape in which a place is made; None of a constant."""
+        if isinstance(place, Input):
+            return self.function.arguments[place.position].dims
+        return self.shapes.get(place) if isinstance(place, Temporary) else None
 
     def _own_handles(self) -> dict[Edge, Edge]:
         """Each variable's handle as the region's members read it: in a loop, what entered it."""
