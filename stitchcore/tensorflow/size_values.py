@@ -104,7 +104,7 @@ def of_sizes(graph: GraphIndex, parts: Sequence[Part], sizes: Sizes) -> SizeValu
     if len(free) > 1:
         least.append(dict.fromkeys(free, 1))
     few = [{**free, **sizes_} for sizes_ in least]
-    made = iter(_Evaluator(graph, sizes, clones).values([*near, *further, *few]))
+    made = iter(_Evaluator(graph, parts, sizes, clones).values([*near, *further, *few]))
     seen = list(itertools.islice(made, len(near)))
     beyond = list(zip(further, itertools.islice(made, len(further)), strict=True))
     smallest = list(zip(least, few, made, strict=True))
@@ -263,8 +263,17 @@ class _Evaluator:
     """TensorFlow's values of clones, from the sizes that they are made of: of few elements each,
     whatever these are."""
 
-    def __init__(self, graph: GraphIndex, sizes: Sizes, of_sizes: set[int]) -> None:
+    def __init__(
+        self, graph: GraphIndex, parts: Sequence[Part], sizes: Sizes, of_sizes: set[int]
+    ) -> None:
         self.graph, self.sizes = graph, sizes
+        needed = set(of_sizes)
+        for i in reversed(graph.order):
+            if i in needed and graph.nodes[i].op not in OF_SHAPES:
+                sources = {tensor.node for tensor in graph.data[i]}
+                needed |= {
+                    n for n in sources if parts[n] is Part.CLONE or graph.nodes[n].op == "Const"
+                }
         self.shapes: dict[int, None] = {}
         """Operations that say a shape: what they say is handed in."""
         self.body = graph_pb2.GraphDef()
@@ -278,10 +287,10 @@ class _Evaluator:
                 for port, kind in enumerate(graph.output_types[i]):
                     handed = self.body.node.add(name=f"n{i}_{port}", op="Placeholder")
                     handed.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
-            elif self._is_small(i) and (
-                all(tensor.node in added for tensor in graph.data[i])
-                if i in of_sizes
-                else node.op == "Const" and any(n in of_sizes for n, _ in graph.consumers[i])
+            elif (
+                i in needed
+                and self._is_small(i)
+                and all(tensor.node in added for tensor in graph.data[i])
             ):
                 added.add(i)
                 copy = self.body.node.add(name=f"n{i}", op=node.op)

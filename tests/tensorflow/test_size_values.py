@@ -36,6 +36,7 @@ NUMBERS: Mapping[str, Made] = {
     "divided": lambda x, n: x * number(n // 8),
     "above": lambda x, n: tf.where(n > 128, x, 2.0 * x),
     "sign": lambda x, n: x * number(tf.sign(n - 100)),
+    "above what constants make": lambda x, n: tf.where(n > tf.constant(60) * 2, x, 2.0 * x),
     "root": lambda x, n: x * tf.sqrt(number(n)),
     "one of several": lambda x, n: x * number(tf.stack([n, n % 3, 7])[1]),
 }
