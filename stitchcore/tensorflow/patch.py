@@ -134,7 +134,7 @@ class _RegionPatch:
         self.stored = self._stored_updates()
         self.relying = self._relying()
         self.seen = self._first_seen()
-        self.parts = any(
+        self.may_be_parts = any(
             is_whole_by_assumption(self.graph, self.partition.sizes, i)
             for i in region.members
             if self.graph.nodes[i].op in _PARTS
@@ -273,7 +273,7 @@ class _RegionPatch:
         if self._is_fitted(results[position]) and self._made_in(place) != dims:
             return False  # its shape would be a constant
         taken = any(map(self._is_numbered, tensors))
-        if not taken and not self.parts:
+        if not taken and not self.may_be_parts:
             return True
         if isinstance(place, Input):
             origin = self.function.arguments[place.position].tensor
