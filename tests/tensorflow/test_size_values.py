@@ -169,6 +169,20 @@ def test_a_dimension_that_is_a_number_wherever_it_was_looked_at_is_known_as_such
     assert ("part", 0) in cut.sizes.fitted and ("rows", 0) not in cut.sizes.fitted
 
 
+def test_a_number_made_of_a_part_is_no_constant() -> None:
+    """Launches check what they read; what no launch makes has to be right for 7 rows as well."""
+
+    def left(x: Any) -> Any:
+        return tf.raw_ops.CheckNumerics(tensor=x, message="")
+
+    def made(x: Any, n: Any) -> Any:
+        weight = tf.reshape(1.0 / number(tf.size(left(left(x)[:20]))), [1, 1])
+        return x * left(weight) * 700.0 + left(tf.exp(weight) * tf.sin(weight))
+
+    graph = step(made)
+    same(stitched(graph, some=True).graph, graph, [150, 7, 20, 1])
+
+
 def test_an_overflow_says_nothing() -> None:
     """Of two large sizes and 4096 the product is no int32; of either alone it is."""
     with tf.Graph().as_default() as graph:
