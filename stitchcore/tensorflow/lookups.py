@@ -36,6 +36,7 @@ SEGMENT_SUM = "UnsortedSegmentSum"
 """Its table is what it makes. Negative indices are no error: both drop them."""
 
 LOOKUP = "GatherV2"
+"""A lookup in a tensor."""
 
 INDICES = {LOOKUP: 1, OF_VARIABLE: 1, SEGMENT_SUM: 1}
 """Lookups that regions may hold on CPUs, and the position of their indices. (On a GPU TensorFlow
@@ -121,7 +122,7 @@ def table_shape(graph: GraphIndex, i: int) -> tuple[int, ...] | None:
 
 def rows(graph: GraphIndex, i: int) -> int | None:
     """How many rows the table of lookup i has; None where that is not known before it runs, and
-    negative where the operand of a sum by segments tells."""
+    negative where the operand of a sum by segments tells, or the table."""
     shape, along = table_shape(graph, i), axis(graph, i)
     return shape[along] if shape and along is not None else None
 

@@ -1,7 +1,7 @@
 """TensorFlow's own shape inference over a graph, for sizes of what enters it.
 
-The graph is imported with those sizes: 3 microseconds a node where it is only asked whether they
-are taken, 40 where all shapes are read (2 cores, TensorFlow 2.21).
+The graph is imported with those sizes: 7 microseconds a node where it is only asked whether they
+are taken, 19 where all shapes are read (2 cores, TensorFlow 2.21, 801 nodes).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ more sizes are looked for, which are unknown then."""
 
 
 def declared_shapes(node: Any) -> Sequence[Any]:
+    """A TensorShapeProto for each output, as Grappler says them."""
     shapes: Sequence[Any] = node.attr["_output_shapes"].list.shape
     return shapes
 
@@ -190,7 +191,7 @@ class Inference:
 
     def _imported(self, sizes: Mapping[str, int]) -> Any:
         """The graph with these sizes, None where inference refuses them. `import_graph_def` would
-        make each node Python's, with its device and defaults: twice the time and more."""
+        make each node one of Python's, with its device and defaults: 29 microseconds a node."""
         root_shapes = self._handed_in(sizes)
         for (name, port), cut in self._cuts.items():
             shape = cut.attr["shape"].shape

@@ -62,6 +62,7 @@ def points(
 
 
 def times(point: Mapping[str, int], factors: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of a point, times the factors of those that have one."""
     return {name: size * factors.get(name, 1) for name, size in point.items()}
 
 
@@ -107,7 +108,10 @@ def _with_longer(inference: Inference, inferred: Inferred) -> Inferred:
         if left is not None and len(left) < len(short):
             to_blame[symbol] = FACTORS[-1]
     if constraints.bounded and not to_blame:  # by others, which have to be larger too
-        to_blame = dict.fromkeys(symbols, FACTORS[-1])
+        together = (dict.fromkeys(symbols, factor) for factor in reversed(FACTORS))
+        larger = next((one for one in together if short_at(one) is not None), {})
+        if len(short_at(larger) or ()) < len(short):
+            to_blame = larger
     always = short_at(to_blame) or set()
     for factor in FACTORS if to_blame else ():
         factors = dict.fromkeys(to_blame, factor)

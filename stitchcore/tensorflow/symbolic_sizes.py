@@ -15,7 +15,8 @@ Relations are sought with at most MOST_NODES / (nodes of the graph) runs, 1000 a
 least; fitting takes 12 runs at most (another for each number at which a size is cut, and where
 large sizes are refused up to 6 for each symbol), once again for each symbol that is given up, and 2
 more where symbols are derived; all of it once again for each of at most MOST_ROUNDS where sizes
-begin within the graph; MOST_OTHERWISE bounds what is asked beside that in graphs with stacks.
+begin within the graph; MOST_OTHERWISE bounds what is asked beside that where sizes are assumed to
+be equal, and in graphs with stacks.
 """
 
 from __future__ import annotations
@@ -151,10 +152,10 @@ def resolve(graph: Any) -> Sizes:
         further = _beginning(inference, inferred)
         if not further:
             break
-        cut, at_points = _consistent(graph, {**inference.roots, **further}, answers)
-        if not all(at_points.shapes):
+        cut, of_cut = _consistent(graph, {**inference.roots, **further}, answers)
+        if not all(of_cut.shapes):
             break
-        inference, inferred = cut, at_points
+        inference, inferred = cut, of_cut
     begun = frozenset(inferred.constraints.symbols) - frozenset(entering.values())
     inferred, derived = _derived(graph, inferred)
     judged, nominal = (
@@ -177,7 +178,7 @@ def resolve(graph: Any) -> Sizes:
         result,
         (*inferred.constraints.symbols, *derived),
         tuple(table),
-        inferred.constraints.assumed | unrelated,
+        assumed | unrelated,
         _supposed(inference, inferred.constraints, resolved),
         tuple(_left_unknown(entering, inferred, inference.refused)),
         frozenset(derived),
@@ -301,13 +302,10 @@ def _sized(
     bounded = inferred.constraints.bounded
     if not derived and not inferred.factors and not bounded:
         return {}
-    symbols = dict.fromkeys(inferred.constraints.symbols, size)
-    always, largest = (
-        short_places(inference, inferred.shapes[0]),
-        max(inferred.factors.values(), default=1),
-    )
+    sizes = dict.fromkeys(inferred.constraints.symbols, size) | dict.fromkeys(bounded, SMALL[1])
+    always = short_places(inference, inferred.shapes[0])
+    largest = max(inferred.factors.values(), default=1)
     for factor in (1, 2, 4, *FACTORS):
-        sizes = symbols | dict.fromkeys(bounded, SMALL[1])
         point = times(sizes, dict.fromkeys(inferred.factors, factor))
         shapes = inference.shapes(inferred.constraints.sizes(point)) or {}
         if factor >= largest or (shapes and short_places(inference, shapes) <= always):
