@@ -7,7 +7,7 @@ parameters. LaneReduce and Barrier are empty: a core has one lane.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -71,7 +71,8 @@ from stitchcore.loop_ir.visitor import (
 )
 
 SUM_BLOCK = 1024
-"""Iterations a rounding reduction adds in one run; the runs' results are added in double."""
+"""Iterations a rounding reduction adds in one run; the results of runs, and of rows where several
+make one sum, are added in double."""
 
 
 _LARGEST_EXTENT = 2**40
@@ -135,6 +136,7 @@ class _C(Renderer):
         self.masks: frozenset[ir.Scalar] = frozenset()
         self.conditions: dict[ir.Scalar, ir.Expression] = {}
         self.patterns: frozenset[ir.Scalar] = frozenset()
+        self.totals: dict[ir.Scalar, ir.Scalar] = {}
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
@@ -162,6 +164,7 @@ class _C(Renderer):
         for error in checks:
             self.emit(f"int64_t low_{error} = INT64_MAX, high_{error} = INT64_MIN;")
         self.ranges = dict.fromkeys(kernel.symbols, (0, _LARGEST_EXTENT))
+        self.names, self.totals = {}, {}
         self.streamed = self.stream_flags(kernel, section)
         self.open(self.loop_head(section.variable, "task_begin", "task_end"))
         self.bound(section.variable, 0, section.tasks)
@@ -281,7 +284,20 @@ class _C(Renderer):
             self.close()
         self.close()
 
+    def body(self, body: Sequence[ir.Statement]) -> None:
+        if not self.in_lanes:
+            self.totals |= {scalar: _wide(scalar) for scalar in _added_by_rows(body)}
+        super().body(body)
+
     def statement(self, statement: ir.Statement) -> None:
+        if isinstance(statement, ir.Accumulator) and statement.scalar in self.totals:
+            total = self.totals[statement.scalar]
+            self.emit(f"{self.define(total)} = {self.identity(statement.reducer, total.dtype)};")
+            self.names[statement.scalar] = f"(({register_type('f32')}){total.name})"
+            return
+        if isinstance(statement, ir.Accumulate) and not self.in_lanes:
+            total = self.totals.get(statement.scalar, statement.scalar)
+            statement = replace(statement, scalar=total)
         if isinstance(statement, ir.Let):
             scalar, value = statement.scalar, statement.value
             if scalar.dtype == "pred" and not self.in_lanes:
@@ -305,7 +321,7 @@ class _C(Renderer):
             self.blocked(loop, sums)
         elif rounding:  # gcc would begin one lane with the sum so far, which is large beside it
             self.open("")
-            own = {update.scalar: update.scalar for update in sums}
+            own = {update.scalar: self.totals.get(update.scalar, update.scalar) for update in sums}
             self.run(loop, sums, own, [(self.index(b), self.index(e)) for b, e in whole])
             self.close()
         else:
@@ -479,7 +495,14 @@ class _C(Renderer):
         if self.row is not None:
             first, last = self.index(self.row.begin), self.index(self.row.end)
             self.open(self.loop_head(self.row.variable, first, last))
-        self.vector_loop(loop, outer_accumulators(loop, own), begin, end)
+        sums = outer_accumulators(loop, own)
+        totals = {a.scalar: self.totals[a.scalar] for a in sums if a.scalar in self.totals}
+        if totals:
+            self.open("")
+            self.run(loop, sums, {a.scalar: a.scalar for a in sums} | totals, [(begin, end)])
+            self.close()
+        else:
+            self.vector_loop(loop, sums, begin, end)
         if self.row is not None:
             self.close()
 
@@ -508,8 +531,9 @@ class _C(Renderer):
         block = f"{loop.variable}_block"
         begin, end = self.index(loop.begin), self.index(loop.end)
         self.open("")
-        totals = {update.scalar: _wide(update.scalar) for update in sums}
-        for scalar, wide in totals.items():
+        totals = {s: self.totals.get(s, _wide(s)) for s in (update.scalar for update in sums)}
+        own = {s: wide for s, wide in totals.items() if s not in self.totals}
+        for scalar, wide in own.items():
             self.emit(f"{self.define(wide)} = {self.scalar(scalar)};")
         self.emit(f"long {block} = {begin};")
         self.open(f"for (; {block} + {SUM_BLOCK} <= {end}; {block} += {SUM_BLOCK})")
@@ -520,7 +544,7 @@ class _C(Renderer):
             self.open("")
             self.run(loop, sums, totals, [(block, end)], rest=True)
             self.close()
-        for scalar, wide in totals.items():
+        for scalar, wide in own.items():
             self.emit(f"{self.scalar(scalar)} = ({register_type(scalar.dtype)}){wide.name};")
         self.close()
 
@@ -779,6 +803,19 @@ def _uniform_choices(loop: ir.Loop) -> frozenset[ir.Scalar]:
 
 def _chooses(node: ir.Apply) -> bool:
     return node.opcode == opcodes.SELECT and DTYPES[working(node.dtype)].bytes >= 4
+
+
+def _added_by_rows(body: Sequence[ir.Statement]) -> Iterator[ir.Scalar]:
+    """Float32 sums that begin in `body` and to which the lanes of each row of a serial loop add: a
+    total grows as the rows do, and what it loses by rounding with it (Higham 2002, 4.2)."""
+    loops = [s for s in statements(body) if isinstance(s, ir.Loop)]
+    rows = (s for loop in loops if loop.kind is ir.LoopKind.SERIAL for s in statements(loop.body))
+    lanes = (s for s in rows if isinstance(s, ir.Loop) and s.kind is ir.LoopKind.LANES)
+    added = {sum_.scalar for loop in lanes for sum_ in outer_accumulators(loop)}
+    for s in body:
+        if isinstance(s, ir.Accumulator) and s.scalar in added and s.scalar.dtype == "f32":
+            if opcodes.record(s.reducer).ulp > 0:
+                yield s.scalar
 
 
 def _wide(scalar: ir.Scalar) -> ir.Scalar:
