@@ -71,3 +71,35 @@ def test_movement_is_the_inner_rounding() -> None:
     [moved] = movement(GATE, given, {}, exact)
     inner = np.abs(given[1]) * 2.0**-23
     assert (moved >= 0.9 * inner).all() and (moved <= 6 * inner).all()
+
+
+MASKED = parse(
+    """HloModule masked, symbols={s0}
+
+largest {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT m = f32[] maximum(a, b)
+}
+
+ENTRY main {
+  x = f32[s0,8] parameter(0)
+  given = f32[s0,8] parameter(1)
+  masked = f32[s0,8] add(x, given)
+  low = f32[] constant(-inf)
+  most = f32[s0] reduce(masked, low), dimensions={1}, to_apply=largest
+  wide = f32[s0,8] broadcast(most), dimensions={0}
+  ROOT out = f32[s0,8] subtract(masked, wide)
+}
+"""
+)
+"""What a softmax takes powers of, of scores beside a mask."""
+
+
+def test_what_is_lost_beside_a_mask_is_rounding_of_each_element_its_own_way() -> None:
+    scores = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    for mask, least, most in ((0.0, 0.0, 1e-5), (-1e9, 8.0, 1e3)):
+        given = [scores, np.full((64, 8), mask, np.float32)]
+        exact = evaluate(MASKED, given, {"s0": 64}, "float64")
+        [moved] = movement(MASKED, given, {"s0": 64}, exact)
+        assert (moved.max(1) >= least).all() and (moved <= most).all()
