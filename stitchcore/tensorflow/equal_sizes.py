@@ -3,13 +3,14 @@
 Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
 inference refuses beside those before it is tried, in this order, as equal to another, as a small
 size (as many places as a table of positions has at the most), as a multiple of a small number (a
-batch that is cut in parts), with two of those before it made equal, as the half, double, ... of
-another, as one more or one less than another (the splits of ragged rows beside a batch), as sum or
-difference of two, as equal to another with two of those before it made equal, or with one of them
-made one more or one less than that other, and at last as one of the numbers that the graph has for
-sizes (a recurrent step by hand, whose state is made for batches of 4). Primes keep coincidences
-out: no double or half of some is another, nor is any a part of one of those numbers; sums,
-differences and numbers must do at other primes as well.
+batch that is cut in parts), as one of the numbers that the graph has for sizes (a recurrent step by
+hand, whose state is made for batches of 4), with two of those before it made equal, or twice two
+(rows and columns as many as those of another), as the half, double, ... of another, as one more or
+one less than another (the splits of ragged rows beside a batch), as sum or difference of two, as
+equal to another with two of those before it made equal, or with one of them made one more or one
+less than that other. Primes keep coincidences out: no double or half of some is another, nor is any
+a part of one of those numbers; sums, differences and numbers must do at other primes as well. Of a
+difference the larger one becomes the sum of both others.
 
 What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
 would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
@@ -218,16 +219,18 @@ class _Search:
             return
         pairs = list(itertools.combinations(self.symbols()[:MOST_PAIRED], 2))
         apart, as_they_are = self._if_all_were_equal(name, known)
-        if apart and any(self._place_beside_equals(name, name, *pair) for pair in pairs):
+        twice = itertools.chain.from_iterable(itertools.combinations(pairs, n) for n in (1, 2))
+        if apart and any(self._place_beside_equals(name, name, *equal) for equal in twice):
             return
         for linear, units in self._relations(known):
             if self.holds({**self.placed, name: linear}, units):
                 self._keep(name, linear, units)
                 self.assumed.update(linear)
+                self._turn_difference(name)
                 return
         for pair in pairs if as_they_are else ():
             others = [symbol for symbol in known if symbol not in pair]
-            if any(self._place_beside_equals(name, own, *pair) for own in (*others, pair[0])):
+            if any(self._place_beside_equals(name, own, pair) for own in (*others, pair[0])):
                 return
         self._place_beside_next(name, known[:MOST_PAIRED])
 
@@ -268,18 +271,19 @@ class _Search:
             self.accepted({**equal, name: same}, units),
         )
 
-    def _place_beside_equals(self, name: str, own: str, first: str, second: str) -> bool:
-        """Whether `name` can be as `own` is once two symbols before it are equal: inference may see
-        that these meet only where `name` is known."""
-        one = {first: Fraction(1)}
-        merged = {other: _replaced(linear, second, one) for other, linear in self.placed.items()}
+    def _place_beside_equals(self, name: str, own: str, *equal: tuple[str, str]) -> bool:
+        """Whether `name` can be as `own` is once pairs of symbols before it are equal: inference
+        may see that these meet only where `name` is known."""
+        merged, units = dict(self.placed), dict(self.units)
+        for first, second in equal:
+            one = {first: Fraction(1)}
+            merged = {other: _replaced(linear, second, one) for other, linear in merged.items()}
+            units[first] = math.lcm(units.get(first, 1), units.get(second, 1))
         merged[name] = {own: Fraction(1)}
-        unit = math.lcm(self.units.get(first, 1), self.units.get(second, 1))
-        accepted = self.accepted(merged, {first: unit})
+        accepted = self.accepted(merged, units)
         if accepted:
-            self.placed = merged
-            self.units[first] = unit
-            self.assumed |= {first, own} - {name}
+            self.placed, self.units = merged, units
+            self.assumed |= {own, *(first for first, _ in equal)} - {name}
         return accepted
 
     def _place_beside_next(self, name: str, known: Sequence[str]) -> None:
@@ -317,6 +321,16 @@ class _Search:
                 return True
         self.known = known
         return False
+
+    def _turn_difference(self, name: str) -> None:
+        """What `name` takes from, if it is a difference of two, is from here on the sum of both:
+        at other sizes the difference may be negative, and is no size."""
+        first, second = (*self.placed[name], "", "")[:2]
+        less = {first: Fraction(1), second: Fraction(-1)}
+        if self.placed[name] == less and second != ONE and self.units.get(first, 1) == 1:
+            both = {name: Fraction(1), second: Fraction(1)}
+            self.placed = {n: _replaced(linear, first, both) for n, linear in self.placed.items()}
+            self.assumed.add(name)
 
     def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
         self.placed[name] = linear
@@ -378,4 +392,4 @@ def _replaced(linear: Linear, old: str, new: Linear) -> Linear:
     for symbol, factor in linear.items():
         for own, share in (new if symbol == old else {symbol: Fraction(1)}).items():
             factors[own] = factors.get(own, Fraction(0)) + factor * share
-    return factors
+    return {own: factor for own, factor in factors.items() if factor}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,7 @@ from stitchcore.tensorflow.node_roles import value_like
 from stitchcore.tensorflow.partition import Partition, Region
 from stitchcore.tensorflow.size_points import points
 from stitchcore.tensorflow.size_values import OF_SHAPES
+from stitchcore.tensorflow.symbolic_sizes import JUDGED_SIZE
 from stitchcore.tensorflow.updates import UPDATES, flag_of
 from stitchcore.tensorflow.variables import resolve
 
@@ -56,8 +58,9 @@ class Subgraph:
     `origins[k]` is the partition's number of the node that is called n{k} here (for reports).
     `kind` is that of the device whose rules its operations follow (semantics.py). Where symbols
     depend on each other, `points` and `judged` are sizes that go together, to lower and to judge.
-    `own` are symbols that the graph has not, with what each is of the graph's. `unfolded` are nodes
-    that are to be lowered as operations, though they are made of sizes alone.
+    `own` are symbols that the graph has not, with what each is of the graph's, `solved` such of the
+    graph as these tell, with what each is of the function's. `unfolded` are nodes that are to be
+    lowered as operations, though they are made of sizes alone.
     """
 
     graph: Any
@@ -70,6 +73,7 @@ class Subgraph:
     points: tuple[Mapping[str, int], ...] = ()
     judged: Mapping[str, int] = field(default_factory=dict)
     own: Mapping[str, Dim] = field(default_factory=dict)
+    solved: Mapping[str, Dim] = field(default_factory=dict)
     unfolded: frozenset[str] = frozenset()
 
 
@@ -135,7 +139,7 @@ class _Builder:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
-        self.arguments, own = with_own_sizes(self.arguments)
+        self.arguments, own, solved = with_own_sizes(self.arguments)
         argument_dims = (dim for argument in self.arguments for dim in argument.dims)
         symbols = dict.fromkeys(name for dim in argument_dims for name in sorted(symbols_of(dim)))
         return Subgraph(
@@ -148,6 +152,7 @@ class _Builder:
             self.partition.kind,
             *self._together(symbols, own),
             own,
+            solved,
             self._unfolded(),
         )
 
@@ -181,18 +186,20 @@ class _Builder:
         self, symbols: Iterable[str], own: Mapping[str, Dim]
     ) -> tuple[tuple[Mapping[str, int], ...], Mapping[str, int]]:
         """Sizes of the function's symbols at which derived ones are what they are derived of,
-        nothing is empty, and those that may be small alone are."""
+        nothing is empty or less than what is left of it, and those that may be small alone are."""
         sizes = self.partition.sizes
         dims = {name: own.get(name, symbol(name)) for name in symbols}
+        made_of = Counter(name for dim in dims.values() for name in symbols_of(dim))
         bound = sizes.derived.union(sizes.enlarged, sizes.bounded)
-        if not any(symbols_of(dim) & bound for dim in dims.values()):
+        if not bound & made_of.keys() and max(made_of.values(), default=1) == 1:
             return (), {}
 
         def at(point: Mapping[str, int]) -> dict[str, int]:
             return {name: evaluate(dim, point) for name, dim in dims.items()}
 
         distinct = {tuple(at(point).items()): at(point) for point in sizes.points}
-        return tuple(distinct.values()), at(sizes.judged)
+        judged = sizes.judged or dict.fromkeys(sizes.symbols, JUDGED_SIZE)
+        return tuple(distinct.values()), at(judged)
 
     def _variable(self, handle: Edge) -> tuple[str, int]:
         """The value of a variable as an argument: like what is written, or read of it whole, or as
@@ -292,16 +299,23 @@ class _Builder:
         return digest.hexdigest()
 
 
-def with_own_sizes(arguments: Sequence[Argument]) -> tuple[list[Argument], dict[str, Dim]]:
-    """Arguments in symbols of the function's own, so that all can be read off their shapes, and
-    what these are of the graph's. Symbols that stand side by side wherever they do (the height and
-    the width of pictures that are taken for rows) go for their product. Then one that stands in no
-    dimension alone, and wherever it does in one expression, goes for that. What is a symbol so may
-    be of any size, and the region must hold for any."""
+def with_own_sizes(
+    arguments: Sequence[Argument],
+) -> tuple[list[Argument], dict[str, Dim], dict[str, Dim]]:
+    """Arguments in symbols of the function's own, so that all can be read off their shapes; what
+    these are of the graph's; and what symbols of the graph's are of these and others.
+
+    Symbols that stand side by side wherever they do (the height and the width of pictures that are
+    taken for rows) go for their product. Where all but one of a dimension can be read off (words
+    that are added to those of a cache, their number the difference of two) the dimension becomes a
+    symbol, and that one what it is of it. Then one that stands in no dimension alone, and wherever
+    it does in one expression, goes for that. What is a symbol so may be of any size, and the region
+    must hold for any."""
     own: dict[str, Dim] = {}
+    solved: dict[str, Dim] = {}
 
     def fresh(known: Dim) -> Dim:
-        own[name := f"size{len(own)}"] = known
+        own[name := f"size{len(own)}"] = substitute(known, own)
         return symbol(name)
 
     values: dict[str, Dim] = {}
@@ -309,15 +323,50 @@ def with_own_sizes(arguments: Sequence[Argument]) -> tuple[list[Argument], dict[
         product = fresh(math.prod(map(symbol, others), start=symbol(first)))
         values |= {first: product, **dict.fromkeys(others, 1)}
     arguments = _each_dim(arguments, lambda dim: substitute(dim, values))
-    expressions = {one: fresh(substitute(one, own)) for one in _not_read_off(arguments)}
+    while (found := _told_by_a_dimension(arguments)) is not None:
+        name, expression, sign = found
+        size = fresh(expression)
+        solution = {name: symbol(name) + (size - expression) * sign}
+        arguments = _each_dim(arguments, lambda dim: substitute(dim, solution))  # noqa: B023
+        solved = {one: substitute(value, solution) for one, value in solved.items()} | solution
+    expressions = {one: fresh(one) for one in _not_read_off(arguments)}
 
     def renamed(dim: Dim) -> Dim:
-        expression, scale, offset = primitive(dim)
+        expression, scale, offset = _upward(dim)
         return expressions[expression] * scale + offset if expression in expressions else dim
 
     arguments = _each_dim(arguments, renamed)
     used = {name for argument in arguments for dim in argument.dims for name in symbols_of(dim)}
-    return arguments, {name: known for name, known in own.items() if name in used}
+    solved = {name: value for name, value in solved.items() if symbols_of(value) <= used}
+    return arguments, {name: known for name, known in own.items() if name in used}, solved
+
+
+def _upward(dim: Dim) -> tuple[Dim, int, int]:
+    """`primitive`, the expression such that the dimension grows with it: it is a size too."""
+    expression, scale, offset = primitive(dim)
+    return (expression * -1, -scale, offset) if scale < 0 else (expression, scale, offset)
+
+
+def _read_off(arguments: Sequence[Argument]) -> set[str]:
+    """Symbols that a dimension of a tensor is, times a number and beside another."""
+    every = (_upward(dim) for one in arguments if not one.variable for dim in one.dims)
+    return {name for one, _, _ in every for name in symbols_of(one) if one == symbol(name)}
+
+
+def _told_by_a_dimension(arguments: Sequence[Argument]) -> tuple[str, Dim, int] | None:
+    """A symbol that is to be read off, an expression that some dimension of a tensor tells, in
+    which it is the only one, and by itself; and its sign there."""
+    known = _read_off(arguments)
+    for argument in arguments:
+        for expression, _, _ in map(_upward, () if argument.variable else argument.dims):
+            names = symbols_of(expression)
+            if isinstance(expression, int) or len(names - known) != 1 or not names & known:
+                continue
+            (name,) = names - known
+            within = [term for term in expression.terms if name in dict(term[0])]
+            if within in ([(((name, 1),), 1)], [(((name, 1),), -1)]):
+                return name, expression, within[0][1]
+    return None
 
 
 def _each_dim(arguments: Sequence[Argument], change: Callable[[Dim], Dim]) -> list[Argument]:
@@ -337,14 +386,12 @@ def _side_by_side(arguments: Sequence[Argument]) -> Iterator[Sequence[str]]:
 
 def _not_read_off(arguments: Sequence[Argument]) -> Iterator[Dim]:
     """The expressions of symbols that stand in one alone, and are none themselves."""
-    alone: set[str] = set()
+    alone = _read_off(arguments)
     uses: dict[str, set[Dim]] = {}
     for argument in arguments:
-        for expression, scale, _ in map(primitive, argument.dims):
+        for expression, _, _ in map(_upward, argument.dims):
             for name in sorted(symbols_of(expression)):
                 uses.setdefault(name, set()).add(expression)
-                if expression == symbol(name) and scale > 0 and not argument.variable:
-                    alone.add(name)
     only = (one for name, (one, *others) in uses.items() if name not in alone and not others)
     return iter(dict.fromkeys(only))
 

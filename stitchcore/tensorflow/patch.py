@@ -625,9 +625,11 @@ class _RegionPatch:
         that the function knows as a product alone, that must be no less than two."""
         for clone in self.region.clones:
             for dim in self.partition.otherwise.get(clone, ()):
-                yield dim
+                known = dims.substitute(dim, self.function.solved)
+                yield known
                 for fresh, product in self.function.own.items():
-                    if dims.symbols_of(dim) <= dims.symbols_of(product):
+                    told = dims.symbols_of(known) <= {*self.function.symbols}
+                    if not told and dims.symbols_of(dim) <= dims.symbols_of(product):
                         yield 2 - dims.symbol(fresh)
 
     def _handle(self, variable: Edge) -> str:

@@ -64,7 +64,7 @@ def written(dims: Mapping[str, Dim]) -> str:
         ((lambda a, b: b == 2 * a,), "a=a b=2*a c=c d=d", "a"),
         ((lambda a, b: a == 3 * b,), "a=3*a b=a c=c d=d", "a"),
         ((lambda a, b, c: c == a + b,), "a=a b=b c=a+b d=d", "ab"),
-        ((lambda a, b, c: a == b + c,), "a=a b=b c=a-1*b d=d", "ab"),
+        ((lambda a, b, c: a == b + c,), "a=b+c b=b c=c d=d", "bc"),
         ((lambda a, b: b == a + 1,), "a=a b=1+a c=c d=d", "a"),
         ((lambda a, b: b == a - 1, lambda b, d: b == d), "a=a b=-1+a c=c d=-1+a", "a"),
         # the splits of ragged rows, a batch, and the rows as a tensor, which is both
@@ -354,6 +354,24 @@ def test_one_batch_twice_another() -> None:
     sizes = resolved(lambda x, y: tf.add(tf.reshape(x, [-1, 2, 8]), y[:, None], name="a"), 2, 2)
     assert leading(sizes, "p0") == 2 * leading(sizes, "p1")  # type: ignore[operator]
     assert leading(sizes, "a") == leading(sizes, "p1")
+
+
+def test_rows_and_columns_are_as_many_as_those_of_another() -> None:
+    """Caches of beams in rows: either equality alone leaves the other to be refused."""
+    accepts = inference(lambda a, b, c, d, e: a * b == c * d)
+    found = equal_sizes.infer("abcde", accepts, MOST)
+    assert written(found.dims) == "a=a b=b c=a d=b e=e" and found.assumed == {"a", "b"}
+
+    def build(words: Any, caches: Any) -> None:
+        (count, beams), size = tf.unstack(tf.shape(words)), tf.shape(caches)[2]
+        tf.reshape(caches, [count * beams, 4, size, 8], name="rows")
+
+    with tf.Graph().as_default() as graph:
+        build(v1.placeholder(tf.int32, [None] * 2, "p0"),
+              v1.placeholder(tf.float32, [None, None, None, 4, 8], "p1"))  # fmt: skip
+        definition = graph.as_graph_def(add_shapes=True)
+    sizes = symbolic_sizes.resolve(definition)
+    assert len(sizes.symbols) == 3 and len(sizes.assumed) == 2 and not sizes.refusals
 
 
 def test_two_batches_beside_each_other() -> None:

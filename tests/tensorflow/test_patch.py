@@ -20,7 +20,7 @@ from stitchcore.artifact.manifest import AddedNode, Patch
 from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
-from stitchcore.hlo.ir.dim import parse, substitute
+from stitchcore.hlo.ir.dim import parse, substitute, symbol
 from stitchcore.inject import digest
 from stitchcore.launch.place import Input, Launch, Place, Temporary
 from stitchcore.tensorflow.control_edges import after_checks, dependents
@@ -181,13 +181,39 @@ def test_an_axis_added_to_two_unknown_sizes_is_a_view() -> None:
         (["a*b", "b*c"], "size0 size1"),
         (["5-a", "2*a"], "5-1*a 2*a"),
         (["a", "4"], "a 4"),
+        (["b", "a-b", "c", "a*c-b*c", "a"], "b a-b c a*c-b*c a"),
+        (["b", "a-b", "c", "a*c-b*c"], "b size0 c c*size0"),  # a cache and what is added to it
+        (["b", "2*a-2*b", "a*b"], "b 2*size0 b*size0+b^2"),
+        (["b", "a-b", "c-a", "a*c"], "b size0 size1 b^2+2*b*size0+b*size1+size0^2+size0*size1"),
+        (["b", "b-a", "a*b"], "b size0 b^2-b*size0"),
     ],
 )
 def test_sizes_that_can_be_read_off(given: list[str], expected: str) -> None:
     arguments = [Argument(Edge(n, 0), False, "float", (parse(t),)) for n, t in enumerate(given)]
-    renamed, own = with_own_sizes(arguments)
-    assert " ".join(str(one.dims[0]) for one in renamed) == expected
+    renamed, own, solved = with_own_sizes(arguments)
+    assert [one.dims[0] for one in renamed] == [parse(text) for text in expected.split()]
     assert [substitute(one.dims[0], own) for one in renamed] == [parse(text) for text in given]
+    assert all(substitute(value, own) == symbol(name) for name, value in solved.items())
+
+
+def test_what_a_cache_has_more_than_another_is_told_by_both() -> None:
+    """How many words were added stands in no shape that the region is given."""
+    with tf.Graph().as_default() as graph:
+        mask = tf.compat.v1.placeholder(tf.float32, [None, None], name="mask")
+        cache = tf.compat.v1.placeholder(tf.float32, [None, None, 64], name="cache")
+        words = tf.compat.v1.placeholder(tf.float32, [None, None, 64], name="words")
+        w = tf.compat.v1.placeholder(tf.float32, [64, 64], name="w")
+        longer = tf.concat([cache, words], 1, name="longer")
+        rows = tf.matmul(tf.reshape(longer, [-1, 64]), w)
+        made = tf.tanh(tf.reshape(rows, tf.shape(longer)) + mask[..., None])
+        tf.multiply(made[:, tf.shape(cache)[1] :], 2.0, name="result")
+        definition = graph.as_graph_def(add_shapes=True)
+    cut = partition(definition, ["result"])
+    written, function = patched(cut)
+    assert len(cut.sizes.symbols) == len(function.symbols) == 3
+    assert list(map(str, function.own.values())) == ["s3+s5"]
+    assert {name: str(value) for name, value in function.solved.items()} == {"s5": "-1*s3+size0"}
+    assert any(node.op == "StitchedFusion" for node in added(written))
 
 
 def test_what_rests_on_a_size_taken_for_a_number_has_no_such_size() -> None:
