@@ -496,10 +496,10 @@ class _C(Renderer):
             first, last = self.index(self.row.begin), self.index(self.row.end)
             self.open(self.loop_head(self.row.variable, first, last))
         sums = outer_accumulators(loop, own)
-        totals = {a.scalar: self.totals[a.scalar] for a in sums if a.scalar in self.totals}
-        if totals:
+        totals = {a.scalar: self.totals.get(a.scalar, a.scalar) for a in sums}
+        if self.totals.keys() & totals.keys():
             self.open("")
-            self.run(loop, sums, {a.scalar: a.scalar for a in sums} | totals, [(begin, end)])
+            self.run(loop, sums, totals, [(begin, end)])
             self.close()
         else:
             self.vector_loop(loop, sums, begin, end)
